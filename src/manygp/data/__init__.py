@@ -1,0 +1,27 @@
+"""The observation table and everything that is done to data before a model sees them.
+
+A `Table` is either a `Grid` (inputs shared by all outputs, values with gaps) or `Cells` (a list of
+observations); `as_table` and `cells_table` make one from what the user has and are the only place where data
+are validated. A `Scaling` maps inputs and values to comparable size and predictions back. A plan (`GridPlan`,
+`CellPlan`) cuts a table into unbiased minibatches. Nothing here knows torch, nothing copies a whole table.
+"""
+
+from manygp.data.adapters import as_inputs, as_table, cells_table
+from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
+from manygp.data.scaling import OutputScale, Scaling
+from manygp.data.table import Cells, Grid, Table
+
+__all__ = [
+    "Batch",
+    "CellPlan",
+    "Cells",
+    "Grid",
+    "GridPlan",
+    "OutputScale",
+    "Plan",
+    "Scaling",
+    "Table",
+    "as_inputs",
+    "as_table",
+    "cells_table",
+]

@@ -1,0 +1,255 @@
+"""From the containers people have (lists, numpy, pandas, xarray) to a validated `Table`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from manygp.data.numbers import as_numbers, is_dataarray
+from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
+from manygp.errors import DataError
+
+__all__ = ["as_inputs", "as_table", "cells_table"]
+
+
+def as_table(
+    X: Any,
+    Y: Any,
+    mask: Any = None,
+    output_names: Iterable[Hashable] | None = None,
+) -> Grid:
+    """Return inputs and values as a validated grid that refers to the values without copying float64 ones.
+
+    Parameters
+    ----------
+    X
+        Inputs, (n, d); a frame's columns become the feature names. None takes the inputs from the first
+        dimension of a DataArray `Y`, or from the index of a frame `Y`.
+    Y
+        Values, (n, p) or (n,), NaN where missing; a frame's columns become the output names. All dimensions
+        of a DataArray but the first are stacked into outputs named by their coordinates.
+    mask
+        True where a cell is observed, of the shape of `Y`.
+    output_names
+        Names for the outputs in place of those found in `Y`.
+    """
+    if Y is None:
+        raise DataError(
+            "A model requires y to be passed, but the target y is None; give the observed values as Y."
+        )
+    inputs = as_inputs(_own_inputs(Y) if X is None else X)
+    names = _own_names(Y) if output_names is None else tuple(output_names)
+    values = _as_matrix(as_numbers(Y, "Y"), Y, "Y")
+    if values.shape[1] == 0:
+        raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
+    table = Grid(inputs, values, names, mask=_as_mask(Y, mask, values), feature_names=_feature_names(X))
+    _check_values(table)
+    return table
+
+
+def cells_table(
+    x: Any,
+    outputs: Any,
+    y: Any,
+    output_names: Iterable[Hashable] | None = None,
+) -> Cells:
+    """Return a list of observations as a validated table; cells whose value is NaN are left out.
+
+    Parameters
+    ----------
+    x
+        Input of each cell, (c, d).
+    outputs
+        Name of the output of each cell, (c,).
+    y
+        Value of each cell, (c,).
+    output_names
+        All output names in order, for outputs without a cell or an order of one's own; by default the sorted
+        distinct names in `outputs`, or the categories of a categorical.
+    """
+    inputs = as_inputs(x, name="x")
+    values = as_numbers(y, "y")
+    if values.ndim != 1 or len(values) != len(inputs):
+        raise DataError(
+            f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x."
+        )
+    if np.isinf(values).any():
+        raise DataError("y contains infinity; mark missing values as NaN and remove infinite ones.")
+    labels, names = _label_cells(outputs, None if output_names is None else tuple(output_names))
+    if len(labels) != len(values):
+        raise DataError(
+            f"There are {len(values)} cells and {len(labels)} outputs; name one output for each cell."
+        )
+    kept = ~np.isnan(values)
+    if not kept.any():
+        raise DataError(
+            "y has no observed cell: every value is NaN or there is none; give at least one value."
+        )
+    if not kept.all():
+        inputs, labels, values = inputs[kept], labels[kept], values[kept]
+    return Cells(inputs, labels, values, names, feature_names=_feature_names(x))
+
+
+def as_inputs(
+    X: Any, num_features: int | None = None, *, model: str = "the model", name: str = "X"
+) -> FloatArray:
+    """Return inputs as a validated float64 matrix, shape (n, d).
+
+    Parameters
+    ----------
+    X
+        A 2-D array-like or frame; a Series, Index or 1-D DataArray is taken as one column. Datetimes become
+        days since 1970.
+    num_features
+        Number of columns that the model was fitted with.
+    model, name
+        What to call the model and the inputs in an error.
+    """
+    numbers = as_numbers(X, name)
+    if numbers.ndim == 1 and (isinstance(X, pd.Series | pd.Index) or is_dataarray(X)):
+        numbers = numbers[:, None]
+    if numbers.ndim != 2:
+        raise DataError(
+            f"Expected 2D array, got {numbers.ndim}D array of shape {numbers.shape} for {name}. "
+            f"Reshape your data: {name}.reshape(-1, 1) for one feature, {name}.reshape(1, -1) for one input."
+        )
+    rows, features = numbers.shape
+    if features == 0:
+        raise DataError(f"{name} has 0 feature(s) (shape={numbers.shape}) while a minimum of 1 is required.")
+    if num_features is not None and features != num_features:
+        raise DataError(
+            f"{name} has {features} features, but {model} is expecting {num_features} features as input."
+        )
+    if rows == 0:
+        raise DataError(f"{name} has 0 rows (shape={numbers.shape}) while a minimum of 1 is required.")
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name} contains NaN or infinity; inputs must be known, so drop or fill those rows.")
+    return numbers
+
+
+def _own_inputs(Y: Any) -> Any:
+    if is_dataarray(Y) and Y.ndim:
+        dimension = Y.dims[0]
+        return pd.Index(Y.indexes[dimension]) if dimension in Y.indexes else pd.RangeIndex(Y.shape[0])
+    if isinstance(Y, pd.DataFrame | pd.Series):
+        return Y.index
+    raise DataError(
+        f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y."
+    )
+
+
+def _own_names(Y: Any) -> tuple[Hashable, ...] | None:
+    if isinstance(Y, pd.DataFrame):
+        return tuple(Y.columns)
+    if isinstance(Y, pd.Series) and Y.name is not None:
+        return (Y.name,)
+    if is_dataarray(Y) and Y.ndim >= 2:
+        axes = [_axis_names(Y, dimension) for dimension in Y.dims[1:]]
+        return tuple(axes[0] if len(axes) == 1 else itertools.product(*axes))
+    return None
+
+
+def _axis_names(Y: Any, dimension: Hashable) -> list[Hashable]:
+    if dimension not in Y.indexes:
+        return list(range(Y.sizes[dimension]))
+    labels = Y.indexes[dimension]
+    # Names are written to files and typed by hand, which dates survive as text only.
+    return [str(label) for label in labels] if labels.dtype.kind in "mM" else list(labels.tolist())
+
+
+def _as_matrix(values: Any, source: Any, name: str) -> Any:
+    if values.ndim == 1:
+        return values[:, None]
+    if values.ndim > 2 and is_dataarray(source):
+        return values.reshape(len(values), -1)
+    if values.ndim != 2:
+        raise DataError(f"{name} has shape {values.shape}; expected (inputs, outputs), so give a 2-D array.")
+    return values
+
+
+def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
+    if mask is None:
+        return None
+    array = np.asarray(mask)
+    if array.dtype != np.bool_:
+        if not np.isin(array, (0, 1)).all():
+            raise DataError(
+                f"The mask has dtype {array.dtype}; expected True where a cell is observed, else False."
+            )
+        array = array.astype(np.bool_)
+    given = np.shape(Y)
+    if array.shape not in (given, values.shape):
+        raise DataError(f"The mask has shape {array.shape} and Y has {given}; give one entry for each cell.")
+    return array.reshape(values.shape)
+
+
+def _feature_names(X: Any) -> tuple[str, ...] | None:
+    if isinstance(X, pd.DataFrame):
+        return tuple(str(column) for column in X.columns)
+    return None
+
+
+def _check_values(table: Grid) -> None:
+    for rows in table.row_chunks():
+        infinite = np.isinf(table.Y[rows])
+        if table.mask is not None:
+            infinite &= table.mask[rows]
+        if infinite.any():
+            row, column = np.argwhere(infinite)[0]
+            raise DataError(
+                f"Y contains infinity (row {rows.start + row}, output {table.output_names[column]!r}); "
+                "mark missing values as NaN and remove infinite ones."
+            )
+    if not table.num_observed:
+        raise DataError(
+            "Y has no observed cell: every value is NaN or masked; give at least one observed value."
+        )
+
+
+def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntArray, tuple[Hashable, ...]]:
+    """Return the position of each cell's output, and all names in order."""
+    labels = pd.Series(_as_labels(outputs))
+    if labels.isna().any():
+        raise DataError("outputs contains missing values; name the output of every cell.")
+    if names is None:
+        categorical = isinstance(labels.dtype, pd.CategoricalDtype)
+        names = tuple(labels.cat.categories if categorical else _sorted_names(labels.unique()))
+    # Tuples as names would become a MultiIndex, which does not look tuples up as such.
+    index = pd.Index(names, tupleize_cols=False)
+    if not index.is_unique:
+        raise DataError("Output names occur more than once; give every output a name of its own.")
+    positions = index.get_indexer(pd.Index(labels.astype(object), tupleize_cols=False))
+    if (positions < 0).any():
+        unknown = labels.iloc[int(np.flatnonzero(positions < 0)[0])]
+        raise DataError(
+            f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells."
+        )
+    return positions.astype(np.int64), tuple(index.tolist())
+
+
+def _as_labels(outputs: Any) -> Any:
+    if isinstance(outputs, pd.Series | pd.Index | pd.Categorical):
+        labels = outputs
+    else:
+        held = outputs if isinstance(outputs, np.ndarray) else list(outputs)
+        # Through an empty object array, because numpy would spread tuples over a second axis.
+        labels = held
+        if isinstance(held, list):
+            labels = np.empty(len(held), dtype=object)
+            labels[:] = held
+    if np.ndim(labels) != 1:
+        raise DataError(f"outputs has shape {np.shape(labels)}; expected one output name for each cell.")
+    return labels
+
+
+def _sorted_names(names: Iterable[Any]) -> list[Hashable]:
+    found = [name.item() if isinstance(name, np.generic) else name for name in names]
+    try:
+        return sorted(found)
+    except TypeError:
+        # Names of mixed kinds have no order; that of their first appearance is as good as any.
+        return found

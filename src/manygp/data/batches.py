@@ -1,0 +1,220 @@
+"""Minibatch plans: exact partitions of a table, with the weights that make every batch unbiased.
+
+A bound is a sum over observed cells minus a sum over outputs. Each batch estimates it by
+`cell_weight · Σ cells - Σ output_weight_p · KL_p`, and the plain average of the estimates of one epoch is the
+full sum exactly, missing cells and empty outputs included.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from manygp.data.scaling import Scaling
+from manygp.data.table import Cells, FloatArray, Grid, IntArray, Table
+from manygp.errors import DataError, SettingError
+
+__all__ = ["Batch", "CellPlan", "GridPlan", "Plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some observed cells and some outputs of a table, in scaled units.
+
+    Parameters
+    ----------
+    x
+        Input of each cell, shape (b, d).
+    outputs
+        The distinct outputs of the batch in the table's numbering, shape (p,); some may have no cell here.
+    column
+        `outputs[column[i]]` is the output of cell i, shape (b,).
+    row
+        Input row of each cell in the table's numbering, shape (b,).
+    y
+        Value of each cell, shape (b,).
+    cell_weight
+        One over the probability that a cell is in this batch.
+    output_weight
+        Weight of each output's own term, shape (p,).
+    """
+
+    x: FloatArray
+    outputs: IntArray
+    column: IntArray
+    row: IntArray
+    y: FloatArray
+    cell_weight: float
+    output_weight: FloatArray
+
+    @property
+    def num_cells(self) -> int:
+        """Number of observed cells in the batch."""
+        return len(self.y)
+
+
+class Plan(ABC):
+    """A way to walk once through a table in random batches."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+
+    @abstractmethod
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one freshly shuffled epoch."""
+
+
+class GridPlan(Plan):
+    """Batches of some inputs times some outputs of a grid.
+
+    Parameters
+    ----------
+    table
+        The observations; must be a `Grid`.
+    scaling
+        Maps inputs and values to scaled units as they are gathered.
+    batch_inputs, batch_outputs
+        Largest numbers of inputs and of outputs in a batch; None means all of them.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        scaling: Scaling,
+        batch_inputs: int | None = None,
+        batch_outputs: int | None = None,
+    ) -> None:
+        if not isinstance(table, Grid):
+            raise DataError(
+                "A GridPlan needs outputs that share their inputs, and this table is a list of cells; "
+                "use a CellPlan, or Cells.to_grid() when inputs coincide."
+            )
+        self.table = table
+        self.scaling = scaling
+        self.num_input_batches = _num_batches(table.num_inputs, batch_inputs, "batch_inputs")
+        self.num_output_batches = _num_batches(table.num_outputs, batch_outputs, "batch_outputs")
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return self.num_input_batches * self.num_output_batches
+
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one epoch: inputs shuffled once, outputs anew for each input batch."""
+        for rows in np.array_split(rng.permutation(self.table.num_inputs), self.num_input_batches):
+            for outputs in np.array_split(rng.permutation(self.table.num_outputs), self.num_output_batches):
+                # The order within a batch means nothing, and sorted indices gather faster.
+                yield self.batch(np.sort(rows), np.sort(outputs))
+
+    def batch(self, rows: IntArray, outputs: IntArray) -> Batch:
+        """Return the batch of the observed cells at some rows and outputs."""
+        values = self.scaling.scale_y(self.table.block(rows, outputs), outputs)
+        at, column = np.nonzero(~np.isnan(values))
+        x = self.scaling.scale_x(self.table.X[rows])
+        return Batch(
+            x=x[at],
+            outputs=outputs,
+            column=column,
+            row=rows[at],
+            y=values[at, column],
+            cell_weight=float(len(self)),
+            # An output meets every one of the input batches, so only the split of the outputs needs undoing.
+            output_weight=np.full(len(outputs), float(self.num_output_batches)),
+        )
+
+
+class CellPlan(Plan):
+    """Batches of observed cells, scattered over inputs and outputs.
+
+    Keeps one integer per observed cell, and shuffles a second copy of them in every epoch.
+
+    Parameters
+    ----------
+    table
+        The observations, in either layout.
+    scaling
+        Maps inputs and values to scaled units as they are gathered.
+    batch_cells
+        Largest number of cells in a batch; None means all of them.
+    """
+
+    def __init__(self, table: Table, scaling: Scaling, batch_cells: int | None = None) -> None:
+        self.table = table
+        self.scaling = scaling
+        self._places = _observed_places(table)
+        if not len(self._places):
+            raise DataError(
+                "There is no observed cell to make batches of; give at least one value that is not NaN."
+            )
+        self._counts = table.count_per_output()
+        self._empty = np.flatnonzero(self._counts == 0)
+        self.num_batches = _num_batches(len(self._places), batch_cells, "batch_cells")
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return self.num_batches
+
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one epoch; outputs without any cell are dealt out over the batches."""
+        shuffled = np.array_split(rng.permutation(self._places), self.num_batches)
+        # Shuffled, so that a few empty outputs do not always fall to the first batches.
+        empty = rng.permutation(self._empty)
+        dealt = rng.permutation(self.num_batches)
+        for step, places in enumerate(shuffled):
+            yield self._batch(np.sort(places), empty[dealt[step] :: self.num_batches])
+
+    def _batch(self, places: npt.NDArray[np.signedinteger], empty: IntArray) -> Batch:
+        row, output, y = _gather(self.table, places.astype(np.int64))
+        present, column, count = np.unique(output, return_inverse=True, return_counts=True)
+        # E[c / n_p] = 1 / K for an output with c of its n_p cells in this batch
+        share = np.concatenate([count / self._counts[present], np.ones(len(empty))])
+        return Batch(
+            x=self.scaling.scale_x(self.table.X[row]),
+            outputs=np.concatenate([present, empty]),
+            column=column,
+            row=row,
+            y=self.scaling.scale_y(y, output),
+            cell_weight=float(self.num_batches),
+            output_weight=self.num_batches * share,
+        )
+
+
+def _num_batches(total: int, largest: int | None, name: str) -> int:
+    if largest is None:
+        return 1
+    if isinstance(largest, bool) or not isinstance(largest, int | np.integer) or largest < 1:
+        raise SettingError(
+            f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all."
+        )
+    return max(1, math.ceil(total / int(largest)))
+
+
+def _observed_places(table: Table) -> npt.NDArray[np.signedinteger]:
+    """Return where the observed cells are: flat positions in a grid, positions in a list of cells."""
+    if not isinstance(table, Grid):
+        return np.arange(table.num_observed, dtype=np.int64)
+    # Half the memory where 32 bits are enough, which is almost always.
+    cells = table.num_inputs * table.num_outputs
+    places: npt.NDArray[np.signedinteger] = np.empty(
+        table.num_observed, dtype=np.int32 if cells < 2**31 else np.int64
+    )
+    start = 0
+    for rows in table.row_chunks():
+        found = np.flatnonzero(table.observed(rows)) + rows.start * table.num_outputs
+        places[start : start + len(found)] = found
+        start += len(found)
+    return places
+
+
+def _gather(table: Table, places: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return input row, output and value of the cells at some places."""
+    if isinstance(table, Grid):
+        row, output = np.divmod(places, table.num_outputs)
+        return row, output, np.asarray(table.Y[row, output], dtype=np.float64)
+    assert isinstance(table, Cells)
+    return places, table.output[places], table.y[places]

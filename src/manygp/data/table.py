@@ -1,0 +1,331 @@
+"""The observation table: what was observed, at which inputs, for which outputs.
+
+Two layouts share one interface. A `Grid` has one row of inputs for all outputs and gaps in the values; a
+`Cells` is a plain list of observations, so that every output may have inputs of its own. Neither copies the
+user's values: whoever needs statistics reads them in chunks, whoever needs a minibatch gathers it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from manygp.errors import DataError
+
+__all__ = ["BoolArray", "Cells", "FloatArray", "Grid", "IntArray", "Table"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# About 8 MB of float64: large enough for numpy to be efficient, small beside any table worth chunking.
+CHUNK_CELLS = 1_000_000
+
+
+class Table(ABC):
+    """Observations of many outputs, with names for the outputs.
+
+    Parameters
+    ----------
+    X
+        Inputs, shape (n, d).
+    num_outputs
+        Number of outputs, those without a single observation included.
+    output_names
+        One distinct hashable name per output; 0, 1, 2, ... when not given.
+    feature_names
+        One name per input column, when the user's container had them.
+    """
+
+    def __init__(
+        self,
+        X: FloatArray,
+        num_outputs: int,
+        output_names: Iterable[Hashable] | None,
+        feature_names: Iterable[str] | None,
+    ) -> None:
+        if X.ndim != 2:
+            raise DataError(f"X has shape {X.shape}; expected (inputs, features), so give a 2-D array.")
+        self.X = X
+        self.output_names = _checked_names(output_names, num_outputs)
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of rows of `X`."""
+        return int(self.X.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """Number of columns of `X`."""
+        return int(self.X.shape[1])
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs, those without observations included."""
+        return len(self.output_names)
+
+    @property
+    @abstractmethod
+    def num_observed(self) -> int:
+        """Number of observed cells."""
+
+    @abstractmethod
+    def count_per_output(self) -> IntArray:
+        """Return the number of observed cells of every output, shape (p,)."""
+
+    @abstractmethod
+    def count_per_input(self) -> IntArray:
+        """Return the number of observed cells of every input row, shape (n,)."""
+
+    @abstractmethod
+    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
+        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,).
+
+        Parameters
+        ----------
+        power
+            Exponent, at least 1.
+        center
+            What to subtract from each output first, shape (p,).
+        """
+
+    @cached_property
+    def _positions(self) -> dict[Hashable, int]:
+        return {name: position for position, name in enumerate(self.output_names)}
+
+    def outputs_index(self, outputs: Any = None) -> IntArray:
+        """Return the positions of outputs given by name or position, shape (k,).
+
+        Parameters
+        ----------
+        outputs
+            One name or a sequence of names; an integer that is no name is a position; None means all.
+        """
+        if outputs is None:
+            return np.arange(self.num_outputs, dtype=np.int64)
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable) or self._is_name(outputs):
+            outputs = [outputs]
+        return np.array([self._position(name) for name in outputs], dtype=np.int64)
+
+    def _is_name(self, value: Any) -> bool:
+        return _is_hashable(value) and value in self._positions
+
+    def _position(self, name: Any) -> int:
+        if self._is_name(name):
+            return self._positions[name]
+        is_integer = isinstance(name, int | np.integer) and not isinstance(name, bool)
+        if is_integer and 0 <= name < self.num_outputs:
+            return int(name)
+        known = ", ".join(repr(known) for known in self.output_names[:5])
+        more = ", ..." if self.num_outputs > 5 else ""
+        raise DataError(
+            f"Output {name!r} is unknown; expected one of the {self.num_outputs} output names "
+            f"({known}{more}) or a position from 0 to {self.num_outputs - 1}."
+        )
+
+
+class Grid(Table):
+    """Inputs shared by all outputs, and a matrix of values with gaps.
+
+    Parameters
+    ----------
+    X
+        Inputs, shape (n, d).
+    Y
+        Values, shape (n, p); NaN means missing. Kept by reference.
+    output_names
+        One name per column of `Y`.
+    mask
+        True where a cell is observed, shape (n, p); a NaN under True is missing all the same. Kept by
+        reference.
+    feature_names
+        One name per column of `X`.
+    """
+
+    def __init__(
+        self,
+        X: FloatArray,
+        Y: FloatArray,
+        output_names: Iterable[Hashable] | None = None,
+        *,
+        mask: BoolArray | None = None,
+        feature_names: Iterable[str] | None = None,
+    ) -> None:
+        if Y.ndim != 2:
+            raise DataError(f"Y has shape {Y.shape}; expected (inputs, outputs), so give a 2-D array.")
+        super().__init__(X, Y.shape[1], output_names, feature_names)
+        if len(Y) != len(X):
+            raise DataError(f"X has {len(X)} rows and Y has {len(Y)}; give one row of Y for each row of X.")
+        if mask is not None and mask.shape != Y.shape:
+            raise DataError(
+                f"The mask has shape {mask.shape} and Y has {Y.shape}; give one entry for each cell."
+            )
+        self.Y = Y
+        self.mask = mask
+
+    def row_chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[slice]:
+        """Yield slices over the input rows that hold about `max_cells` cells each."""
+        step = max(1, max_cells // max(1, self.num_outputs))
+        for start in range(0, self.num_inputs, step):
+            yield slice(start, min(start + step, self.num_inputs))
+
+    def observed(self, rows: slice) -> BoolArray:
+        """Return which cells of some rows are observed, shape (rows, p)."""
+        present = ~np.isnan(self.Y[rows])
+        if self.mask is not None:
+            present &= self.mask[rows]
+        return present
+
+    def block(self, rows: IntArray, outputs: IntArray) -> FloatArray:
+        """Return a copy of the values at some rows and outputs, NaN where missing, shape (rows, outputs)."""
+        index = np.ix_(rows, outputs)
+        values = np.asarray(self.Y[index], dtype=np.float64)
+        if self.mask is not None:
+            values[~self.mask[index]] = np.nan
+        return values
+
+    @cached_property
+    def _counts(self) -> tuple[IntArray, IntArray]:
+        per_input = np.zeros(self.num_inputs, dtype=np.int64)
+        per_output = np.zeros(self.num_outputs, dtype=np.int64)
+        for rows in self.row_chunks():
+            present = self.observed(rows)
+            per_input[rows] = present.sum(axis=1)
+            per_output += present.sum(axis=0)
+        return per_input, per_output
+
+    @property
+    def num_observed(self) -> int:
+        """Number of observed cells."""
+        return int(self._counts[1].sum())
+
+    def count_per_input(self) -> IntArray:
+        """Return the number of observed cells of every input row, shape (n,)."""
+        return self._counts[0].copy()
+
+    def count_per_output(self) -> IntArray:
+        """Return the number of observed cells of every output, shape (p,)."""
+        return self._counts[1].copy()
+
+    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
+        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
+        total = np.zeros(self.num_outputs)
+        for rows in self.row_chunks():
+            deviation = np.where(self.observed(rows), self.Y[rows], center)
+            deviation -= center
+            total += (deviation**power).sum(axis=0)
+        return total
+
+
+class Cells(Table):
+    """A list of observations, each with its own input.
+
+    Parameters
+    ----------
+    X
+        Input of each cell, shape (c, d).
+    output
+        Position of the output of each cell in `output_names`, shape (c,).
+    y
+        Value of each cell, shape (c,).
+    output_names
+        One name per output; 0, 1, ... up to the largest position when not given.
+    feature_names
+        One name per column of `X`.
+    """
+
+    def __init__(
+        self,
+        X: FloatArray,
+        output: IntArray,
+        y: FloatArray,
+        output_names: Sequence[Hashable] | None = None,
+        *,
+        feature_names: Iterable[str] | None = None,
+    ) -> None:
+        if not len(X) == len(output) == len(y):
+            raise DataError(
+                f"Cells have {len(X)} inputs, {len(output)} outputs and {len(y)} values; "
+                "give one of each for every cell."
+            )
+        largest = int(output.max(initial=-1))
+        num_outputs = largest + 1 if output_names is None else len(output_names)
+        if largest >= num_outputs or output.min(initial=0) < 0:
+            raise DataError(
+                f"Cells refer to outputs {output.min()} to {largest} and there are {num_outputs} names; "
+                f"give positions from 0 to {num_outputs - 1}."
+            )
+        super().__init__(X, num_outputs, output_names, feature_names)
+        self.output = output
+        self.y = y
+
+    @property
+    def num_observed(self) -> int:
+        """Number of observed cells."""
+        return len(self.y)
+
+    def count_per_output(self) -> IntArray:
+        """Return the number of observed cells of every output, shape (p,)."""
+        return np.bincount(self.output, minlength=self.num_outputs).astype(np.int64)
+
+    def count_per_input(self) -> IntArray:
+        """Return the number of observed cells of every input row, which is one, shape (n,)."""
+        return np.ones(self.num_inputs, dtype=np.int64)
+
+    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
+        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
+        deviation = (self.y - center[self.output]) ** power
+        return np.bincount(self.output, weights=deviation, minlength=self.num_outputs).astype(np.float64)
+
+    def to_grid(self) -> Grid:
+        """Return the same observations as a grid over the distinct inputs.
+
+        The grid has one row per distinct input and one column per output, so this pays where outputs share
+        their inputs. Two cells with the same input and output do not fit and raise a `DataError`.
+        """
+        X, row = np.unique(self.X, axis=0, return_inverse=True)
+        place = row.reshape(-1) * self.num_outputs + self.output
+        if len(np.unique(place)) < len(place):
+            raise DataError(
+                "Some output has several values at one input, and a grid holds one for each; average them, "
+                "or keep the cells as they are."
+            )
+        Y = np.full((len(X), self.num_outputs), np.nan)
+        Y[row.reshape(-1), self.output] = self.y
+        return Grid(X, Y, self.output_names, feature_names=self.feature_names)
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[Hashable, ...]:
+    if names is None:
+        return tuple(range(num_outputs))
+    checked = tuple(names)
+    if len(checked) != num_outputs:
+        raise DataError(
+            f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each."
+        )
+    seen: set[Hashable] = set()
+    for name in checked:
+        if not _is_hashable(name):
+            raise DataError(
+                f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them."
+            )
+        if name in seen:
+            raise DataError(
+                f"Output name {name!r} occurs more than once; give every output a name of its own."
+            )
+        seen.add(name)
+    return checked
