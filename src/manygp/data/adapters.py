@@ -38,9 +38,7 @@ def as_table(
         Names for the outputs in place of those found in `Y`.
     """
     if Y is None:
-        raise DataError(
-            "A model requires y to be passed, but the target y is None; give the observed values as Y."
-        )
+        raise DataError("A model requires y to be passed, but the target y is None; give the observed values as Y.")
     inputs = as_inputs(_own_inputs(Y) if X is None else X)
     names = _own_names(Y) if output_names is None else tuple(output_names)
     values = _as_matrix(as_numbers(Y, "Y"), Y, "Y")
@@ -74,29 +72,21 @@ def cells_table(
     inputs = as_inputs(x, name="x")
     values = as_numbers(y, "y")
     if values.ndim != 1 or len(values) != len(inputs):
-        raise DataError(
-            f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x."
-        )
+        raise DataError(f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x.")
     if np.isinf(values).any():
         raise DataError("y contains infinity; mark missing values as NaN and remove infinite ones.")
     labels, names = _label_cells(outputs, None if output_names is None else tuple(output_names))
     if len(labels) != len(values):
-        raise DataError(
-            f"There are {len(values)} cells and {len(labels)} outputs; name one output for each cell."
-        )
+        raise DataError(f"There are {len(values)} cells and {len(labels)} outputs; name one output for each cell.")
     kept = ~np.isnan(values)
     if not kept.any():
-        raise DataError(
-            "y has no observed cell: every value is NaN or there is none; give at least one value."
-        )
+        raise DataError("y has no observed cell: every value is NaN or there is none; give at least one value.")
     if not kept.all():
         inputs, labels, values = inputs[kept], labels[kept], values[kept]
     return Cells(inputs, labels, values, names, feature_names=_feature_names(x))
 
 
-def as_inputs(
-    X: Any, num_features: int | None = None, *, model: str = "the model", name: str = "X"
-) -> FloatArray:
+def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the model", name: str = "X") -> FloatArray:
     """Return inputs as a validated float64 matrix, shape (n, d).
 
     Parameters
@@ -121,9 +111,7 @@ def as_inputs(
     if features == 0:
         raise DataError(f"{name} has 0 feature(s) (shape={numbers.shape}) while a minimum of 1 is required.")
     if num_features is not None and features != num_features:
-        raise DataError(
-            f"{name} has {features} features, but {model} is expecting {num_features} features as input."
-        )
+        raise DataError(f"{name} has {features} features, but {model} is expecting {num_features} features as input.")
     if rows == 0:
         raise DataError(f"{name} has 0 rows (shape={numbers.shape}) while a minimum of 1 is required.")
     if not np.isfinite(numbers).all():
@@ -137,9 +125,7 @@ def _own_inputs(Y: Any) -> Any:
         return pd.Index(Y.indexes[dimension]) if dimension in Y.indexes else pd.RangeIndex(Y.shape[0])
     if isinstance(Y, pd.DataFrame | pd.Series):
         return Y.index
-    raise DataError(
-        f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y."
-    )
+    raise DataError(f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y.")
 
 
 def _own_names(Y: Any) -> tuple[Hashable, ...] | None:
@@ -177,9 +163,7 @@ def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
     array = np.asarray(mask)
     if array.dtype != np.bool_:
         if not np.isin(array, (0, 1)).all():
-            raise DataError(
-                f"The mask has dtype {array.dtype}; expected True where a cell is observed, else False."
-            )
+            raise DataError(f"The mask has dtype {array.dtype}; expected True where a cell is observed, else False.")
         array = array.astype(np.bool_)
     given = np.shape(Y)
     if array.shape not in (given, values.shape):
@@ -205,9 +189,7 @@ def _check_values(table: Grid) -> None:
                 "mark missing values as NaN and remove infinite ones."
             )
     if not table.num_observed:
-        raise DataError(
-            "Y has no observed cell: every value is NaN or masked; give at least one observed value."
-        )
+        raise DataError("Y has no observed cell: every value is NaN or masked; give at least one observed value.")
 
 
 def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntArray, tuple[Hashable, ...]]:
@@ -225,9 +207,7 @@ def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntA
     positions = index.get_indexer(pd.Index(labels.astype(object), tupleize_cols=False))
     if (positions < 0).any():
         unknown = labels.iloc[int(np.flatnonzero(positions < 0)[0])]
-        raise DataError(
-            f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells."
-        )
+        raise DataError(f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells.")
     return positions.astype(np.int64), tuple(index.tolist())
 
 

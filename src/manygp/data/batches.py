@@ -148,9 +148,7 @@ class CellPlan(Plan):
         self.scaling = scaling
         self._places = _observed_places(table)
         if not len(self._places):
-            raise DataError(
-                "There is no observed cell to make batches of; give at least one value that is not NaN."
-            )
+            raise DataError("There is no observed cell to make batches of; give at least one value that is not NaN.")
         self._counts = table.count_per_output()
         self._empty = np.flatnonzero(self._counts == 0)
         self.num_batches = _num_batches(len(self._places), batch_cells, "batch_cells")
@@ -188,9 +186,7 @@ def _num_batches(total: int, largest: int | None, name: str) -> int:
     if largest is None:
         return 1
     if isinstance(largest, bool) or not isinstance(largest, int | np.integer) or largest < 1:
-        raise SettingError(
-            f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all."
-        )
+        raise SettingError(f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all.")
     return max(1, math.ceil(total / int(largest)))
 
 
@@ -200,9 +196,7 @@ def _observed_places(table: Table) -> npt.NDArray[np.signedinteger]:
         return np.arange(table.num_observed, dtype=np.int64)
     # Half the memory where 32 bits are enough, which is almost always.
     cells = table.num_inputs * table.num_outputs
-    places: npt.NDArray[np.signedinteger] = np.empty(
-        table.num_observed, dtype=np.int32 if cells < 2**31 else np.int64
-    )
+    places: npt.NDArray[np.signedinteger] = np.empty(table.num_observed, dtype=np.int32 if cells < 2**31 else np.int64)
     start = 0
     for rows in table.row_chunks():
         found = np.flatnonzero(table.observed(rows)) + rows.start * table.num_outputs

@@ -60,10 +60,7 @@ def frame_numbers(frame: pd.DataFrame, name: str) -> FloatArray:
         # One block of one dtype comes out without a copy.
         return np.asarray(frame.to_numpy(), dtype=np.float64)
     # By position: two columns may share a name, which is for others to object to.
-    columns = [
-        _series_numbers(frame.iloc[:, i], f"{name} column {frame.columns[i]!r}")
-        for i in range(frame.shape[1])
-    ]
+    columns = [_series_numbers(frame.iloc[:, i], f"{name} column {frame.columns[i]!r}") for i in range(frame.shape[1])]
     return np.stack(columns, axis=1) if columns else np.empty(frame.shape)
 
 
@@ -92,13 +89,9 @@ def _array_numbers(array: np.ndarray[Any, Any], name: str) -> FloatArray:
     try:
         return np.asarray(array, dtype=np.float64)
     except TypeError as error:
-        raise DataTypeError(
-            f"{name} holds objects that are not numbers ({error}); give numbers or NaN."
-        ) from error
+        raise DataTypeError(f"{name} holds objects that are not numbers ({error}); give numbers or NaN.") from error
     except ValueError as error:
-        raise DataError(
-            f"{name} holds values that are not numbers ({error}); give numbers or NaN."
-        ) from error
+        raise DataError(f"{name} holds values that are not numbers ({error}); give numbers or NaN.") from error
 
 
 def _days(span: np.ndarray[Any, Any]) -> FloatArray:

@@ -124,9 +124,7 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
         raise SettingError(f'outputs={outputs!r} is not a way to scale; choose "output", "global" or "none".')
     counts = table.count_per_output()
     if not counts.any():
-        raise DataError(
-            "There is no observed cell to estimate a scale from; give at least one value that is not NaN."
-        )
+        raise DataError("There is no observed cell to estimate a scale from; give at least one value that is not NaN.")
     with np.errstate(over="ignore", invalid="ignore"):
         center = table.power_sums(1, zeros) / np.maximum(counts, 1)
         squares = table.power_sums(2, center)
@@ -135,9 +133,7 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
         # Σ_cells (y - c)² = Σ_p [Σ_cells of p (y - c_p)² + n_p (c_p - c)²]
         global_squares = float((squares + counts * (center - global_center) ** 2).sum())
     if not np.isfinite(global_squares):
-        raise DataError(
-            "The values of Y are too large to square in double precision; divide them by a large number."
-        )
+        raise DataError("The values of Y are too large to square in double precision; divide them by a large number.")
     global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center)))
     if outputs == "global":
         return zeros + global_center, ones * global_scale

@@ -163,9 +163,7 @@ class Grid(Table):
         if len(Y) != len(X):
             raise DataError(f"X has {len(X)} rows and Y has {len(Y)}; give one row of Y for each row of X.")
         if mask is not None and mask.shape != Y.shape:
-            raise DataError(
-                f"The mask has shape {mask.shape} and Y has {Y.shape}; give one entry for each cell."
-            )
+            raise DataError(f"The mask has shape {mask.shape} and Y has {Y.shape}; give one entry for each cell.")
         self.Y = Y
         self.mask = mask
 
@@ -314,18 +312,12 @@ def _checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[
         return tuple(range(num_outputs))
     checked = tuple(names)
     if len(checked) != num_outputs:
-        raise DataError(
-            f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each."
-        )
+        raise DataError(f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each.")
     seen: set[Hashable] = set()
     for name in checked:
         if not _is_hashable(name):
-            raise DataError(
-                f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them."
-            )
+            raise DataError(f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them.")
         if name in seen:
-            raise DataError(
-                f"Output name {name!r} occurs more than once; give every output a name of its own."
-            )
+            raise DataError(f"Output name {name!r} occurs more than once; give every output a name of its own.")
         seen.add(name)
     return checked
