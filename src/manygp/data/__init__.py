@@ -9,6 +9,7 @@ are validated. A `Scaling` maps inputs and values to comparable size and predict
 from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
 from manygp.data.scaling import OutputScale, Scaling
+from manygp.data.splits import block_split, output_split, random_split
 from manygp.data.table import Cells, Grid, Table
 
 __all__ = [
@@ -23,5 +24,8 @@ __all__ = [
     "Table",
     "as_inputs",
     "as_table",
+    "block_split",
     "cells_table",
+    "output_split",
+    "random_split",
 ]

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from manygp.data.scaling import Scaling
-from manygp.data.table import Cells, FloatArray, Grid, IntArray, Table
+from manygp.data.table import FloatArray, Grid, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
 __all__ = ["Batch", "CellPlan", "GridPlan", "Plan"]
@@ -61,6 +60,8 @@ class Batch:
 class Plan(ABC):
     """A way to walk once through a table in random batches."""
 
+    table: Table
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -82,6 +83,8 @@ class GridPlan(Plan):
     batch_inputs, batch_outputs
         Largest numbers of inputs and of outputs in a batch; None means all of them.
     """
+
+    table: Grid
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class CellPlan(Plan):
     def __init__(self, table: Table, scaling: Scaling, batch_cells: int | None = None) -> None:
         self.table = table
         self.scaling = scaling
-        self._places = _observed_places(table)
+        self._places = table.places()
         if not len(self._places):
             raise DataError("There is no observed cell to make batches of; give at least one value that is not NaN.")
         self._counts = table.count_per_output()
@@ -166,8 +169,8 @@ class CellPlan(Plan):
         for step, places in enumerate(shuffled):
             yield self._batch(np.sort(places), empty[dealt[step] :: self.num_batches])
 
-    def _batch(self, places: npt.NDArray[np.signedinteger], empty: IntArray) -> Batch:
-        row, output, y = _gather(self.table, places.astype(np.int64))
+    def _batch(self, places: PlaceArray, empty: IntArray) -> Batch:
+        row, output, y = self.table.cells(places)
         present, column, count = np.unique(output, return_inverse=True, return_counts=True)
         # E[c / n_p] = 1 / K for an output with c of its n_p cells in this batch
         share = np.concatenate([count / self._counts[present], np.ones(len(empty))])
@@ -188,27 +191,3 @@ def _num_batches(total: int, largest: int | None, name: str) -> int:
     if isinstance(largest, bool) or not isinstance(largest, int | np.integer) or largest < 1:
         raise SettingError(f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all.")
     return max(1, math.ceil(total / int(largest)))
-
-
-def _observed_places(table: Table) -> npt.NDArray[np.signedinteger]:
-    """Return where the observed cells are: flat positions in a grid, positions in a list of cells."""
-    if not isinstance(table, Grid):
-        return np.arange(table.num_observed, dtype=np.int64)
-    # Half the memory where 32 bits are enough, which is almost always.
-    cells = table.num_inputs * table.num_outputs
-    places: npt.NDArray[np.signedinteger] = np.empty(table.num_observed, dtype=np.int32 if cells < 2**31 else np.int64)
-    start = 0
-    for rows in table.row_chunks():
-        found = np.flatnonzero(table.observed(rows)) + rows.start * table.num_outputs
-        places[start : start + len(found)] = found
-        start += len(found)
-    return places
-
-
-def _gather(table: Table, places: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return input row, output and value of the cells at some places."""
-    if isinstance(table, Grid):
-        row, output = np.divmod(places, table.num_outputs)
-        return row, output, np.asarray(table.Y[row, output], dtype=np.float64)
-    assert isinstance(table, Cells)
-    return places, table.output[places], table.y[places]

@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from manygp.errors import DataError
 
-__all__ = ["BoolArray", "Cells", "FloatArray", "Grid", "IntArray", "Table"]
+__all__ = ["BoolArray", "Cells", "FloatArray", "Grid", "IntArray", "PlaceArray", "Table"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+# 32 bits where they are enough: half the memory for one number per observed cell.
+PlaceArray = npt.NDArray[np.signedinteger[Any]]
 
 # About 8 MB of float64: large enough for numpy to be efficient, small beside any table worth chunking.
 CHUNK_CELLS = 1_000_000
@@ -82,6 +84,14 @@ class Table(ABC):
     @abstractmethod
     def count_per_input(self) -> IntArray:
         """Return the number of observed cells of every input row, shape (n,)."""
+
+    @abstractmethod
+    def places(self) -> PlaceArray:
+        """Return one number per observed cell that says where the layout keeps it, ascending, shape (c,)."""
+
+    @abstractmethod
+    def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input row, output and value of the cells at some places, each of shape (b,)."""
 
     @abstractmethod
     def power_sums(self, power: int, center: FloatArray) -> FloatArray:
@@ -220,6 +230,22 @@ class Grid(Table):
             total += (deviation**power).sum(axis=0)
         return total
 
+    def places(self) -> PlaceArray:
+        """Return the flat positions of the observed cells in `Y`, shape (c,)."""
+        size = self.num_inputs * self.num_outputs
+        places: PlaceArray = np.empty(self.num_observed, dtype=np.int32 if size < 2**31 else np.int64)
+        start = 0
+        for rows in self.row_chunks():
+            found = np.flatnonzero(self.observed(rows)) + rows.start * self.num_outputs
+            places[start : start + len(found)] = found
+            start += len(found)
+        return places
+
+    def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input row, output and value of the cells at some places, each of shape (b,)."""
+        row, output = np.divmod(places.astype(np.int64), self.num_outputs)
+        return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
+
 
 class Cells(Table):
     """A list of observations, each with its own input.
@@ -280,6 +306,14 @@ class Cells(Table):
         """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
         deviation = (self.y - center[self.output]) ** power
         return np.bincount(self.output, weights=deviation, minlength=self.num_outputs).astype(np.float64)
+
+    def places(self) -> PlaceArray:
+        """Return the positions of the cells in the list, shape (c,)."""
+        return np.arange(len(self.y), dtype=np.int64)
+
+    def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input row, output and value of the cells at some places, each of shape (b,)."""
+        return places.astype(np.int64), self.output[places], self.y[places]
 
     def to_grid(self) -> Grid:
         """Return the same observations as a grid over the distinct inputs.

@@ -1,0 +1,150 @@
+"""Splits of a table into training and test cells: at random, in blocks, by whole outputs.
+
+Both parts keep all outputs and, on a grid, share inputs and values with the table they came from; only
+their masks differ.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from manygp.data.table import BoolArray, Cells, Grid, IntArray, PlaceArray, Table
+from manygp.errors import DataError, SettingError
+
+__all__ = ["block_split", "output_split", "random_split"]
+
+
+def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
+    """Hold out observed cells at random.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    fraction
+        Share of the observed cells that is held out.
+    rng
+        Source of randomness.
+    """
+    held = _share(fraction, table.num_observed, "fraction")
+    return _split(table, rng.choice(table.places(), held, replace=False, shuffle=False))
+
+
+def block_split(
+    table: Table,
+    output_fraction: float,
+    input_fraction: float,
+    rng: np.random.Generator,
+    start: Literal["random", "end"] = "random",
+) -> tuple[Table, Table]:
+    """Hold out one stretch of successive inputs from each of some outputs.
+
+    Inputs succeed each other in the order of their value where they have one feature, and in the order of the
+    rows where they have several. In a list of cells, an output's stretch runs over its own cells.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    output_fraction
+        Share of the outputs that lose a stretch.
+    input_fraction
+        Length of the stretch as a share of the inputs.
+    rng
+        Source of randomness.
+    start
+        Where a stretch begins: "random", or so that it reaches the "end", which asks for extrapolation.
+    """
+    if start not in ("random", "end"):
+        raise SettingError(f'start={start!r} is no place for a stretch; choose "random" or "end".')
+    num_outputs = _share(output_fraction, table.num_outputs, "output_fraction")
+    chosen = np.sort(rng.choice(table.num_outputs, num_outputs, replace=False))
+    order = np.argsort(table.X[:, 0], kind="stable") if table.num_features == 1 else np.arange(table.num_inputs)
+    rank = np.empty(table.num_inputs, dtype=np.int64)
+    rank[order] = np.arange(table.num_inputs)
+    places = table.places()
+    row, output, _ = table.cells(places)
+    if isinstance(table, Cells):
+        rank, total = _rank_within(output, rank), table.count_per_output()
+    else:
+        rank, total = rank[row], np.full(table.num_outputs, table.num_inputs)
+    length = np.zeros(table.num_outputs, dtype=np.int64)
+    length[chosen] = np.maximum(1, np.round(_checked(input_fraction, "input_fraction") * total[chosen]))
+    latest = np.maximum(total - length, 0)
+    first = latest if start == "end" else rng.integers(0, latest + 1)
+    return _split(table, places[(rank >= first[output]) & (rank < (first + length)[output])])
+
+
+def output_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
+    """Hold out all cells of some outputs.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    fraction
+        Share of the outputs that is held out.
+    rng
+        Source of randomness.
+    """
+    held = np.zeros(table.num_outputs, dtype=np.bool_)
+    held[rng.choice(table.num_outputs, _share(fraction, table.num_outputs, "fraction"), replace=False)] = True
+    places = table.places()
+    return _split(table, places[held[table.cells(places)[1]]])
+
+
+def _split(table: Table, held: PlaceArray) -> tuple[Table, Table]:
+    """Return the cells that are not at some places, and those that are."""
+    if not 0 < len(held) < table.num_observed:
+        raise DataError(
+            f"The split puts {len(held)} of {table.num_observed} observed cells into the test part and one part is "
+            "empty; choose another fraction or give more data."
+        )
+    if isinstance(table, Grid):
+        test = np.zeros(table.Y.shape, dtype=np.bool_)
+        test.reshape(-1)[held] = True
+        train = ~test
+        if table.mask is not None:
+            train &= table.mask
+        return _masked(table, train), _masked(table, test)
+    assert isinstance(table, Cells)
+    chosen = np.zeros(table.num_observed, dtype=np.bool_)
+    chosen[held] = True
+    return _subset(table, ~chosen), _subset(table, chosen)
+
+
+def _masked(table: Grid, mask: BoolArray) -> Grid:
+    return Grid(table.X, table.Y, table.output_names, mask=mask, feature_names=table.feature_names)
+
+
+def _subset(table: Cells, chosen: BoolArray) -> Cells:
+    return Cells(
+        table.X[chosen],
+        table.output[chosen],
+        table.y[chosen],
+        table.output_names,
+        feature_names=table.feature_names,
+    )
+
+
+def _rank_within(output: IntArray, rank: IntArray) -> IntArray:
+    """Return the rank of each cell among the cells of its own output."""
+    order = np.lexsort((rank, output))
+    grouped = output[order]
+    begins = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])
+    within = np.arange(len(order)) - np.repeat(begins, np.diff(np.r_[begins, len(order)]))
+    ranks = np.empty_like(rank)
+    ranks[order] = within
+    return ranks
+
+
+def _checked(fraction: float, name: str) -> float:
+    if not 0 < fraction < 1:
+        raise SettingError(f"{name}={fraction!r} is no share; give a number between 0 and 1.")
+    return float(fraction)
+
+
+def _share(fraction: float, total: int, name: str) -> int:
+    return max(1, round(_checked(fraction, name) * total))

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from manygp.data import Cells, Grid, block_split, output_split, random_split
+from manygp.errors import DataError, SettingError
+
+from .tables import observed_cells, tables
+
+SPLITS = {
+    "random": lambda table, rng: random_split(table, 0.3, rng),
+    "block": lambda table, rng: block_split(table, 0.5, 0.4, rng),
+    "end": lambda table, rng: block_split(table, 0.5, 0.4, rng, start="end"),
+    "output": lambda table, rng: output_split(table, 0.3, rng),
+}
+
+
+def valued(table):
+    """Return cells that do not depend on row numbers, which a list of cells renumbers."""
+    return sorted((*table.X[row], output, y) for row, output, y in observed_cells(table))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@given(table=tables, seed=st.integers(0, 2**32 - 1))
+def test_the_parts_of_a_split_partition_the_observed_cells(split, table, seed):
+    try:
+        train, test = SPLITS[split](table, np.random.default_rng(seed))
+    except DataError:
+        assume(False)
+    assert sorted(valued(train) + valued(test)) == valued(table)
+    assert train.output_names == test.output_names == table.output_names
+    assert train.num_observed > 0
+    assert test.num_observed > 0
+
+
+@pytest.fixture
+def grid():
+    rng = np.random.default_rng(0)
+    return Grid(rng.permutation(np.arange(20.0))[:, None], rng.normal(size=(20, 10)))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_grid_is_split_without_copying_values(grid, split):
+    for part in SPLITS[split](grid, np.random.default_rng(1)):
+        assert part.Y is grid.Y
+        assert part.X is grid.X
+
+
+def test_a_random_split_holds_out_the_share_exactly(grid):
+    train, test = random_split(grid, 0.25, np.random.default_rng(0))
+    assert (train.num_observed, test.num_observed) == (150, 50)
+
+
+@pytest.mark.parametrize("start", ["random", "end"])
+def test_blocks_are_successive_inputs(grid, start):
+    _, test = block_split(grid, 0.5, 0.3, np.random.default_rng(0), start=start)
+    held = test.count_per_output()
+    assert sorted(held.tolist()) == [0] * 5 + [6] * 5
+    for p in np.flatnonzero(held):
+        inputs = np.sort(grid.X[test.mask[:, p], 0])
+        assert np.ptp(inputs) == 5
+        if start == "end":
+            assert inputs[-1] == 19
+
+
+def test_blocks_of_cells_run_over_the_cells_of_each_output():
+    X = np.array([5.0, 1.0, 4.0, 2.0, 3.0, 0.0])[:, None]
+    cells = Cells(X, np.array([0, 0, 0, 0, 1, 1]), np.arange(6.0), ["a", "b", "empty"])
+    _, test = block_split(cells, 0.99, 0.5, np.random.default_rng(0), start="end")
+    assert sorted(test.X[test.output == 0, 0].tolist()) == [4.0, 5.0]
+    assert test.X[test.output == 1, 0].tolist() == [3.0]
+
+
+def test_an_output_split_takes_whole_outputs(grid):
+    train, test = output_split(grid, 0.2, np.random.default_rng(0))
+    assert sorted(test.count_per_output().tolist()) == [0] * 8 + [20] * 2
+    assert ((train.count_per_output() == 0) == (test.count_per_output() == 20)).all()
+
+
+def test_splits_of_masked_grids_stay_under_the_mask(grid):
+    masked = Grid(grid.X, grid.Y, mask=grid.Y > 0)
+    train, test = random_split(masked, 0.5, np.random.default_rng(0))
+    assert np.array_equal(train.mask | test.mask, masked.mask)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5])
+def test_shares_outside_zero_and_one_are_refused(grid, fraction):
+    rng = np.random.default_rng(0)
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        random_split(grid, fraction, rng)
+    with pytest.raises(SettingError, match="input_fraction"):
+        block_split(grid, 0.5, fraction, rng)
+
+
+def test_impossible_splits_are_refused(grid):
+    rng = np.random.default_rng(0)
+    with pytest.raises(DataError, match="one part is empty"):
+        random_split(Grid(np.zeros((1, 1)), np.ones((1, 1))), 0.5, rng)
+    with pytest.raises(SettingError, match="start"):
+        block_split(grid, 0.5, 0.5, rng, start="middle")
