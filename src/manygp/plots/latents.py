@@ -1,0 +1,75 @@
+"""The latent map: outputs that behave alike lie close together."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from manygp.errors import DataError
+from manygp.plots.canvas import INK, VALUES, Figure, as_columns, canvas
+
+__all__ = ["plot_latents"]
+
+
+def plot_latents(
+    latent_mean: ArrayLike,
+    colours: Mapping[str, ArrayLike] | None = None,
+    *,
+    title: str = "",
+    size: float | None = None,
+) -> Figure:
+    """Draw the outputs in the plane in which their latents vary most.
+
+    The model is blind to rotations of the latent space, so the plane is that of the first two principal axes; its
+    directions carry no meaning of their own, only distances do.
+
+    Parameters
+    ----------
+    latent_mean
+        Means of the latents, shape (p, h); `latent_mean_` of a fitted model.
+    colours
+        What to colour the outputs by: a panel for each entry, values of shape (p,) by their label.
+    title
+        Title above all panels.
+    size
+        Area of a marker in square points; chosen from the number of outputs unless given.
+
+    Returns
+    -------
+    Figure
+        The panels in one row.
+    """
+    latents = as_columns("latent_mean", latent_mean, len(np.atleast_1d(np.asarray(latent_mean))))
+    if not np.isfinite(latents).all():
+        raise DataError("latent_mean holds values that are not finite; fit the model again or leave those outputs out.")
+    plane, shares = _principal_plane(latents)
+    panels = {name: as_columns(name, values, len(latents))[:, 0] for name, values in (colours or {}).items()}
+    area = size if size is not None else float(np.clip(18_000 / max(len(latents), 1), 3, 60))
+    count = max(len(panels), 1)
+    with canvas(1, count, 4.6, 4.2, sharex=True, sharey=True) as (figure, axes):
+        if not panels:
+            axes[0, 0].scatter(plane[:, 0], plane[:, 1], s=area, color=INK, alpha=0.7, lw=0)
+        for axis, (name, values) in zip(axes.flat, panels.items(), strict=False):
+            drawn = axis.scatter(plane[:, 0], plane[:, 1], c=values, s=area, cmap=VALUES, lw=0)
+            bar = figure.colorbar(drawn, ax=axis, location="top", aspect=30, shrink=0.9, pad=0.02)
+            bar.set_label(name)
+        for axis in axes.flat:
+            axis.set_xlabel(f"first principal axis ({100 * shares[0]:.0f}% of the spread)")
+            axis.grid()
+        axes[0, 0].set_ylabel(f"second principal axis ({100 * shares[1]:.0f}%)")
+        if title:
+            figure.suptitle(title)
+    return figure
+
+
+def _principal_plane(latents: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Coordinates along the first two principal axes, shape (p, 2), and the share of the variance of each."""
+    centred = latents - latents.mean(axis=0)
+    U, s, _ = np.linalg.svd(centred, full_matrices=False)
+    plane = np.zeros((len(latents), 2))
+    rank = min(2, len(s))
+    plane[:, :rank] = U[:, :rank] * s[:rank]
+    shares = np.zeros(2)
+    if (total := float(np.sum(s**2))) > 0:
+        shares[:rank] = s[:rank] ** 2 / total
+    return plane, shares

@@ -1,0 +1,130 @@
+"""Outputs over a one-dimensional input."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from manygp.errors import DataError
+from manygp.plots.canvas import INK, ORANGE, Axes, Figure, as_columns, canvas
+
+__all__ = ["plot_series"]
+
+_Band = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def plot_series(
+    x: ArrayLike,
+    mean: ArrayLike,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+    *,
+    observed: ArrayLike | None = None,
+    held_out: ArrayLike | None = None,
+    truth: ArrayLike | None = None,
+    data_x: ArrayLike | None = None,
+    names: Sequence[Hashable] | None = None,
+    level: float = 0.9,
+    x_label: str = "input",
+    y_label: str = "value",
+) -> Figure:
+    """Draw a few outputs over their input, one panel for each, with intervals and data.
+
+    Parameters
+    ----------
+    x
+        Inputs of the prediction, shape (n,) or (n, 1).
+    mean
+        Predicted means, shape (n, k) for k panels.
+    interval
+        Lower and upper ends, each of the shape of `mean`; what `Prediction.interval(level)` returns.
+    observed, held_out
+        Values at `data_x` that were fitted and that were kept back, shape (m, k), NaN where there is none.
+    truth
+        Noise-free values at `data_x`, where they are known.
+    data_x
+        Inputs of the data, shape (m,) or (m, 1); those of the prediction unless given.
+    names
+        Titles of the panels.
+    level
+        The probability that the interval claims; only named in the legend.
+    x_label, y_label
+        What the axes measure, with units.
+
+    Returns
+    -------
+    Figure
+        One row of at most three panels after another.
+    """
+    grid = _as_line("x", x)
+    points = grid if data_x is None else _as_line("data_x", data_x)
+    centre = as_columns("mean", mean, len(grid))
+    count = centre.shape[1]
+    titles = list(range(count)) if names is None else list(names)
+    if len(titles) != count:
+        raise DataError(f"{len(titles)} names were given for {count} series; give one for each.")
+    ends = None if interval is None else _as_band(interval, centre.shape)
+    dots = {
+        "observed": None if observed is None else as_columns("observed", observed, len(points)),
+        "held out": None if held_out is None else as_columns("held_out", held_out, len(points)),
+        "truth": None if truth is None else as_columns("truth", truth, len(points)),
+    }
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    width = 9.0 if columns == 1 else 4.2
+    with canvas(rows, columns, width, 2.8, sharex=True) as (figure, axes):
+        for j, axis in enumerate(axes.flat):
+            if j >= count:
+                axis.set_visible(False)
+                continue
+            band = None if ends is None else (ends[0][:, j], ends[1][:, j])
+            _draw(axis, grid, centre[:, j], band, points, {k: v[:, j] for k, v in dots.items() if v is not None}, level)
+            axis.set_title(str(titles[j]))
+        figure.supxlabel(x_label, fontsize=10)
+        figure.supylabel(y_label, fontsize=10)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    return figure
+
+
+def _draw(
+    axis: Axes,
+    x: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    band: _Band | None,
+    points: NDArray[np.float64],
+    dots: dict[str, NDArray[np.float64]],
+    level: float,
+) -> None:
+    """One output: interval, mean, truth and data, in order from back to front."""
+    order = np.argsort(x)
+    if band is not None:
+        name = f"{100 * level:g}% interval"
+        axis.fill_between(x[order], band[0][order], band[1][order], color=INK, alpha=0.22, lw=0, label=name)
+    axis.plot(x[order], mean[order], color=INK, lw=1.6, label="predicted mean")
+    if "truth" in dots:
+        order = np.argsort(points)
+        axis.plot(points[order], dots["truth"][order], color="#555555", lw=1, ls=(0, (4, 2)), label="truth")
+    if "observed" in dots:
+        axis.plot(points, dots["observed"], "o", color="#222222", ms=3.2, label="observed")
+    if "held out" in dots:
+        axis.plot(points, dots["held out"], "o", mfc="white", mec=ORANGE, mew=1.2, ms=4.2, label="held out")
+    axis.grid(axis="y")
+    axis.margins(x=0.02)
+
+
+def _as_line(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """One input coordinate for each point, shape (n,)."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}; series need one input, of shape (n,) or (n, 1).")
+    return array
+
+
+def _as_band(interval: tuple[ArrayLike, ArrayLike], shape: tuple[int, ...]) -> _Band:
+    """The two ends of the interval, each of the shape of the means."""
+    lower, upper = (as_columns("interval", end, shape[0]) for end in interval)
+    if lower.shape != shape or upper.shape != shape:
+        raise DataError(f"interval has shapes {lower.shape} and {upper.shape}; both must be {shape} as the means are.")
+    return lower, upper

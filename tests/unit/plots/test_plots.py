@@ -1,0 +1,158 @@
+"""Figures draw what they are given, refuse what does not fit, and leave matplotlib's state alone."""
+
+import builtins
+import importlib
+import io
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+
+from manygp.errors import DataError, ManyGPError
+from manygp.plots import plot_history, plot_latents, plot_map, plot_series
+from manygp.training import EpochRecord, History
+
+RNG = np.random.default_rng(0)
+
+
+def rendered(figure: Figure) -> bool:
+    """Rendering runs the layout, which is where a broken figure fails."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=40)
+    return buffer.getbuffer().nbytes > 1000
+
+
+def panels(figure: Figure) -> list[Any]:
+    return [axis for axis in figure.axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_series_has_one_panel_for_each_output(count: int) -> None:
+    x = np.arange(6.0)
+    mean = RNG.standard_normal((6, count))
+    figure = plot_series(x[:, None], mean, (mean - 1, mean + 1), observed=mean + 0.1, names=list("abcdefg")[:count])
+    assert [axis.get_title(loc="left") for axis in panels(figure)] == list("abcdefg")[:count]
+    assert rendered(figure)
+
+
+def test_series_names_everything_it_draws() -> None:
+    mean = RNG.standard_normal(5)
+    figure = plot_series(np.arange(5), mean, (mean, mean), observed=mean, held_out=mean, truth=mean, level=0.5)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["50% interval", "predicted mean", "truth", "observed", "held out"]
+
+
+def test_series_draws_unsorted_inputs_in_order() -> None:
+    x = np.array([2.0, 0.0, 1.0])
+    line = panels(plot_series(x, x * 10))[0].lines[0]
+    np.testing.assert_array_equal(line.get_xdata(), [0, 1, 2])
+    np.testing.assert_array_equal(line.get_ydata(), [0, 10, 20])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"x": np.zeros((4, 2))}, "one input"),
+        ({"mean": np.zeros(3)}, "4 rows"),
+        ({"names": ["a", "b"]}, "2 names"),
+        ({"observed": np.zeros(9)}, "observed"),
+        ({"interval": (np.zeros((4, 2)), np.zeros((4, 2)))}, "interval"),
+    ],
+)
+def test_series_refuses_what_does_not_fit(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        plot_series(**{"x": np.arange(4), "mean": np.zeros(4), **arguments})
+
+
+@pytest.mark.parametrize(("num_values", "num_spreads"), [(1, 0), (3, 1), (0, 1), (5, 2)])
+def test_map_panels_share_their_scale(num_values: int, num_spreads: int) -> None:
+    east, north = RNG.uniform(0, 20, 30), RNG.uniform(40, 60, 30)
+    values = {f"value {i}": RNG.normal(i, 1, 30) for i in range(num_values)}
+    spreads = {f"spread {i}": RNG.uniform(0, 1, 30) for i in range(num_spreads)}
+    figure = plot_map(east, north, values, uncertainty=spreads, unit="°C", title="July")
+    assert rendered(figure)
+    drawn = panels(figure)
+    assert [axis.get_title(loc="left") for axis in drawn] == [*values, *spreads]
+    scales = {axis.collections[-1].get_clim() for axis in drawn[:num_values]}
+    assert len(scales) == min(num_values, 1)
+    bars = [axis for axis in figure.axes if axis.get_label() == "<colorbar>"]
+    assert len(bars) == (num_values > 0) + (num_spreads > 0)
+
+
+def test_map_shows_missing_places_as_rings() -> None:
+    values = np.array([1.0, np.nan, 3.0])
+    rings, dots = panels(plot_map([0, 1, 2], [50, 51, 52], {"data": values}))[0].collections
+    assert len(rings.get_offsets()) == 1
+    assert len(dots.get_offsets()) == 2
+    assert rendered(plot_map([0, 1, 2], [50, 51, 52], {"nothing": np.full(3, np.nan)}))
+
+
+def test_map_refuses_what_does_not_fit() -> None:
+    with pytest.raises(DataError, match="No panel"):
+        plot_map([0], [0], {})
+    with pytest.raises(DataError, match="'t' has shape"):
+        plot_map([0, 1], [0, 1], {"t": [1.0, 2.0, 3.0]})
+    with pytest.raises(DataError, match="latitude"):
+        plot_map([0, 1], [0], {"t": [1.0, 2.0]})
+
+
+def test_latents_are_drawn_along_their_principal_axes() -> None:
+    latents = RNG.standard_normal((40, 3)) * [0.1, 5.0, 1.0]
+    figure = plot_latents(latents, {"latitude": np.arange(40), "altitude": np.arange(40)}, title="stations")
+    drawn = panels(figure)
+    assert len(drawn) == 2
+    plane = drawn[0].collections[0].get_offsets()
+    centred = latents - latents.mean(axis=0)
+    assert plane[:, 0].var() > 10 * plane[:, 1].var()
+    assert abs(np.corrcoef(plane[:, 0], centred[:, 1])[0, 1]) > 0.99
+    assert rendered(figure)
+
+
+@pytest.mark.parametrize("latents", [np.zeros((4, 2)), np.arange(4.0), np.arange(4.0)[:, None], np.ones((1, 3))])
+def test_latents_of_little_spread_still_draw(latents: np.ndarray) -> None:
+    assert rendered(plot_latents(latents))
+
+
+def test_latents_must_be_finite() -> None:
+    with pytest.raises(DataError, match="not finite"):
+        plot_latents(np.array([[np.nan, 1.0]]))
+
+
+@pytest.mark.parametrize("epochs", [1, 30])
+def test_history_shows_bound_and_terms(epochs: int) -> None:
+    records = [EpochRecord(i, -10.0 / i, -9.0 / i, 1.0, 2.0, 0.1, 0.1, 1.0) for i in range(1, epochs + 1)]
+    figure = plot_history(History(records, "epochs"))
+    assert len(panels(figure)) == 4
+    assert rendered(figure)
+
+
+def test_history_must_hold_an_epoch() -> None:
+    with pytest.raises(DataError, match="empty"):
+        plot_history(History())
+
+
+def test_global_style_stays_as_it_was() -> None:
+    before = dict(rcParams)
+    plot_latents(RNG.standard_normal((5, 2)))
+    assert dict(rcParams) == before
+
+
+def test_missing_matplotlib_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without_matplotlib(name: str, *arguments: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return original(name, *arguments)
+
+    for name in [name for name in sys.modules if name.startswith("manygp.plots")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(ManyGPError, match=r"manygp\[plots\]"):
+        importlib.import_module("manygp.plots")
