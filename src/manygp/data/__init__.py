@@ -8,24 +8,31 @@ are validated. A `Scaling` maps inputs and values to comparable size and predict
 
 from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
+from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
 from manygp.data.scaling import OutputScale, Scaling
-from manygp.data.splits import block_split, output_split, random_split
+from manygp.data.splits import block_split, output_split, pattern_split, random_split
 from manygp.data.table import Cells, Grid, Table
 
 __all__ = [
     "Batch",
     "CellPlan",
     "Cells",
+    "Factorisation",
     "Grid",
     "GridPlan",
     "OutputScale",
     "Plan",
+    "RankChoice",
     "Scaling",
     "Table",
     "as_inputs",
     "as_table",
     "block_split",
     "cells_table",
+    "choose_rank",
+    "completed_scaling",
+    "factorise",
     "output_split",
+    "pattern_split",
     "random_split",
 ]

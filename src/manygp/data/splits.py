@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from manygp.data.table import BoolArray, Cells, Grid, IntArray, PlaceArray, Table
+from manygp.data.table import CHUNK_CELLS, BoolArray, Cells, Grid, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["block_split", "output_split", "random_split"]
+__all__ = ["block_split", "output_split", "pattern_split", "random_split"]
 
 
 def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -95,24 +95,87 @@ def output_split(table: Table, fraction: float, rng: np.random.Generator) -> tup
     return _split(table, places[held[table.cells(places)[1]]])
 
 
+def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> tuple[Grid, Grid]:
+    """Hold out observed cells in the pattern of the gaps, to rehearse filling them.
+
+    Some outputs borrow the gaps of another: a table with lost blocks loses further blocks, one with scattered
+    gaps loses scattered cells. No output and no input gives up more than half of its cells. Where gaps are too
+    rare to borrow, cells at random make up the rest.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    rng
+        Source of randomness.
+    share
+        Share of the observed cells to hold out, about.
+    """
+    counts = table.count_per_output()
+    target = _share(share, table.num_observed, "share")
+    donors = np.flatnonzero((counts > 0) & (counts < table.num_inputs))
+    held = np.zeros(table.Y.shape, dtype=np.bool_)
+    spare = table.count_per_input() // 2
+    wanted = target
+    receivers = rng.permutation(np.flatnonzero(counts > 1)) if len(donors) else donors
+    chunk = max(1, CHUNK_CELLS // table.num_inputs)
+    for begin in range(0, len(receivers), chunk):
+        outputs = receivers[begin : begin + chunk]
+        lost = _borrowed_gaps(table, outputs, rng.choice(donors, len(outputs)), counts[outputs] // 2, rng)
+        lost &= np.cumsum(lost, axis=1) <= spare[:, None]
+        # Whole outputs until there is enough: what an output loses must stay in one piece.
+        enough = np.cumsum(lost.sum(axis=0)) - lost.sum(axis=0) < wanted
+        held[:, outputs[enough]] = lost[:, enough]
+        spare -= lost[:, enough].sum(axis=1)
+        wanted -= int(lost[:, enough].sum())
+        if wanted <= 0:
+            break
+    if wanted > target // 2:
+        places = table.places()
+        free = places[~held.reshape(-1)[places]]
+        held.reshape(-1)[rng.choice(free, min(wanted, len(free) // 2), replace=False)] = True
+    return _split_grid(table, np.flatnonzero(held))
+
+
+def _borrowed_gaps(
+    table: Grid, outputs: IntArray, donors: IntArray, most: IntArray, rng: np.random.Generator
+) -> BoolArray:
+    """Return the observed cells of some outputs at which their donors have gaps, at most so many each."""
+    rows = np.arange(table.num_inputs)
+    lost = ~np.isnan(table.block(rows, outputs)) & np.isnan(table.block(rows, donors))
+    order = np.argsort(np.where(lost, rng.random(lost.shape), 2.0), axis=0)
+    chosen = np.zeros_like(lost)
+    np.put_along_axis(chosen, order, rows[:, None] < most, axis=0)
+    return lost & chosen
+
+
 def _split(table: Table, held: PlaceArray) -> tuple[Table, Table]:
     """Return the cells that are not at some places, and those that are."""
+    if isinstance(table, Grid):
+        return _split_grid(table, held)
+    assert isinstance(table, Cells)
+    _check_parts(table, held)
+    chosen = np.zeros(table.num_observed, dtype=np.bool_)
+    chosen[held] = True
+    return _subset(table, ~chosen), _subset(table, chosen)
+
+
+def _check_parts(table: Table, held: PlaceArray) -> None:
     if not 0 < len(held) < table.num_observed:
         raise DataError(
             f"The split puts {len(held)} of {table.num_observed} observed cells into the test part and one part is "
             "empty; choose another fraction or give more data."
         )
-    if isinstance(table, Grid):
-        test = np.zeros(table.Y.shape, dtype=np.bool_)
-        test.reshape(-1)[held] = True
-        train = ~test
-        if table.mask is not None:
-            train &= table.mask
-        return _masked(table, train), _masked(table, test)
-    assert isinstance(table, Cells)
-    chosen = np.zeros(table.num_observed, dtype=np.bool_)
-    chosen[held] = True
-    return _subset(table, ~chosen), _subset(table, chosen)
+
+
+def _split_grid(table: Grid, held: PlaceArray) -> tuple[Grid, Grid]:
+    _check_parts(table, held)
+    test = np.zeros(table.Y.shape, dtype=np.bool_)
+    test.reshape(-1)[held] = True
+    train = ~test
+    if table.mask is not None:
+        train &= table.mask
+    return _masked(table, train), _masked(table, test)
 
 
 def _masked(table: Grid, mask: BoolArray) -> Grid:

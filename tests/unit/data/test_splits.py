@@ -3,10 +3,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from manygp.data import Cells, Grid, block_split, output_split, random_split
+from manygp.data import Cells, Grid, block_split, output_split, pattern_split, random_split
 from manygp.errors import DataError, SettingError
 
-from .tables import observed_cells, tables
+from .tables import grids, observed_cells, tables
 
 SPLITS = {
     "random": lambda table, rng: random_split(table, 0.3, rng),
@@ -99,3 +99,40 @@ def test_impossible_splits_are_refused(grid):
         random_split(Grid(np.zeros((1, 1)), np.ones((1, 1))), 0.5, rng)
     with pytest.raises(SettingError, match="start"):
         block_split(grid, 0.5, 0.5, rng, start="middle")
+
+
+@given(table=grids(), seed=st.integers(0, 2**32 - 1))
+def test_a_pattern_split_partitions_and_spares_half(table, seed):
+    try:
+        train, test = pattern_split(table, np.random.default_rng(seed))
+    except DataError:
+        assume(False)
+    assert sorted(valued(train) + valued(test)) == valued(table)
+    assert train.Y is test.Y is table.Y
+
+
+def test_a_table_with_lost_blocks_loses_further_blocks():
+    Y = np.ones((30, 40))
+    Y[10:20, :30] = np.nan
+    table = Grid(np.arange(30.0)[:, None], Y)
+    train, test = pattern_split(table, np.random.default_rng(0), share=0.05)
+    # Only the ten complete outputs have anything to lose where the others have gaps.
+    assert test.num_observed == 50
+    assert test.mask[10:20].sum() == 50
+    assert set(test.count_per_output()[30:].tolist()) <= {0, 10}
+    assert (train.count_per_input() >= table.count_per_input() // 2).all()
+
+
+def test_a_table_with_scattered_gaps_loses_scattered_cells():
+    rng = np.random.default_rng(0)
+    Y = np.where(rng.uniform(size=(50, 40)) < 0.3, np.nan, 1.0)
+    table = Grid(np.zeros((50, 1)), Y)
+    train, test = pattern_split(table, rng, share=0.2)
+    assert 0.15 < test.num_observed / table.num_observed < 0.3
+    assert (train.count_per_output() >= table.count_per_output() // 2).all()
+
+
+def test_a_complete_table_loses_cells_at_random():
+    table = Grid(np.zeros((50, 4)), np.ones((50, 4)))
+    _, test = pattern_split(table, np.random.default_rng(0), share=0.2)
+    assert test.num_observed == 40
