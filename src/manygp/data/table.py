@@ -27,6 +27,8 @@ PlaceArray = npt.NDArray[np.signedinteger[Any]]
 
 # About 8 MB of float64: large enough for numpy to be efficient, small beside any table worth chunking.
 CHUNK_CELLS = 1_000_000
+# A list of cells takes about as much memory as a grid with this many cells for each of them.
+GRID_CELLS = 4
 
 
 class Table(ABC):
@@ -105,39 +107,9 @@ class Table(ABC):
             What to subtract from each output first, shape (p,).
         """
 
-    @cached_property
-    def _positions(self) -> dict[Hashable, int]:
-        return {name: position for position, name in enumerate(self.output_names)}
-
     def outputs_index(self, outputs: Any = None) -> IntArray:
-        """Return the positions of outputs given by name or position, shape (k,).
-
-        Parameters
-        ----------
-        outputs
-            One name or a sequence of names; an integer that is no name is a position; None means all.
-        """
-        if outputs is None:
-            return np.arange(self.num_outputs, dtype=np.int64)
-        if isinstance(outputs, str) or not isinstance(outputs, Iterable) or self._is_name(outputs):
-            outputs = [outputs]
-        return np.array([self._position(name) for name in outputs], dtype=np.int64)
-
-    def _is_name(self, value: Any) -> bool:
-        return _is_hashable(value) and value in self._positions
-
-    def _position(self, name: Any) -> int:
-        if self._is_name(name):
-            return self._positions[name]
-        is_integer = isinstance(name, int | np.integer) and not isinstance(name, bool)
-        if is_integer and 0 <= name < self.num_outputs:
-            return int(name)
-        known = ", ".join(repr(known) for known in self.output_names[:5])
-        more = ", ..." if self.num_outputs > 5 else ""
-        raise DataError(
-            f"Output {name!r} is unknown; expected one of the {self.num_outputs} output names "
-            f"({known}{more}) or a position from 0 to {self.num_outputs - 1}."
-        )
+        """Return the positions of outputs given by name or position, shape (k,), see `find_outputs`."""
+        return find_outputs(self.output_names, outputs)
 
 
 class Grid(Table):
@@ -315,6 +287,14 @@ class Cells(Table):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
         return places.astype(np.int64), self.output[places], self.y[places]
 
+    def compact(self) -> Table:
+        """Return the same observations as a grid if that is no larger than a few times the cells, else as they are."""
+        X, row = np.unique(self.X, axis=0, return_inverse=True)
+        place = row.reshape(-1) * self.num_outputs + self.output
+        if len(X) * self.num_outputs > GRID_CELLS * len(self.y) or len(np.unique(place)) < len(place):
+            return self
+        return self.to_grid()
+
     def to_grid(self) -> Grid:
         """Return the same observations as a grid over the distinct inputs.
 
@@ -331,6 +311,40 @@ class Cells(Table):
         Y = np.full((len(X), self.num_outputs), np.nan)
         Y[row.reshape(-1), self.output] = self.y
         return Grid(X, Y, self.output_names, feature_names=self.feature_names)
+
+
+def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> IntArray:
+    """Return the positions of outputs given by name or position, shape (k,).
+
+    Parameters
+    ----------
+    names
+        All output names in order.
+    outputs
+        One name or a sequence of names; an integer that is no name is a position; None means all.
+    """
+    if outputs is None:
+        return np.arange(len(names), dtype=np.int64)
+    positions = {name: position for position, name in enumerate(names)}
+
+    def is_name(value: Any) -> bool:
+        return _is_hashable(value) and value in positions
+
+    def position(name: Any) -> int:
+        if is_name(name):
+            return positions[name]
+        is_integer = isinstance(name, int | np.integer) and not isinstance(name, bool)
+        if is_integer and 0 <= name < len(names):
+            return int(name)
+        known = ", ".join(repr(known) for known in names[:5]) + (", ..." if len(names) > 5 else "")
+        raise DataError(
+            f"Output {name!r} is unknown; expected one of the {len(names)} output names ({known}) or a position "
+            f"from 0 to {len(names) - 1}."
+        )
+
+    if isinstance(outputs, str) or not isinstance(outputs, Iterable) or is_name(outputs):
+        outputs = [outputs]
+    return np.array([position(name) for name in outputs], dtype=np.int64)
 
 
 def _is_hashable(value: object) -> bool:

@@ -1,0 +1,31 @@
+"""Estimators: the public face, after scikit-learn's conventions.
+
+An estimator joins data, model, training and prediction. `ESTIMATORS` lists them by the name used on the command line.
+"""
+
+from pathlib import Path
+
+import gpytorch
+from torch import nn
+
+from manygp.estimators.estimator import Estimator
+from manygp.estimators.persistence import load_estimator
+from manygp.estimators.tlvmogp import TLVMOGP
+
+__all__ = ["ESTIMATORS", "TLVMOGP", "Estimator", "load"]
+
+ESTIMATORS: dict[str, type[Estimator]] = {"tlvmogp": TLVMOGP}
+
+
+def load(path: str | Path, **modules: nn.Module | gpytorch.kernels.Kernel) -> Estimator:
+    """Load a fitted estimator from the folder that `save` wrote.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    modules
+        If the model was fitted with a module of your own, one like it, such as `kernel=` or `embedding=`: its learned
+        numbers are in the folder, its code is not.
+    """
+    return load_estimator(Path(path), {cls.__name__: cls for cls in ESTIMATORS.values()}, modules)

@@ -1,0 +1,282 @@
+"""The scikit-learn facade: data in, model trained, predictions out. No mathematics."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
+from manygp.data.table import FloatArray, IntArray, find_outputs
+from manygp.errors import DataError, NotFittedError
+from manygp.estimators.settings import check_size, resolve_dtype
+from manygp.likelihoods import Noiseless
+from manygp.prediction import Prediction
+from manygp.training import History
+
+__all__ = ["Estimator"]
+
+# Memory for one chunk of a prediction: draws x cells x inducing points, in numbers.
+_CHUNK_NUMBERS = 8_000_000
+
+
+class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
+    """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
+
+    A leaf stores its settings in `__init__` and defines `_fit_table`, which sets `model_`, `scaling_` and `history_`,
+    and `_restore`, which rebuilds an untrained model of given sizes.
+
+    Attributes
+    ----------
+    n_features_in_, n_outputs_
+        Number of input columns and of outputs.
+    output_names_
+        Names of the outputs, in order.
+    history_
+        Bound and its terms per epoch, and why training stopped.
+    """
+
+    num_samples: int
+    dtype: Any
+    device: Any
+    random_state: Any
+
+    model_: nn.Module
+    scaling_: Scaling
+    history_: History
+    output_names_: tuple[Hashable, ...]
+    n_features_in_: int
+    n_outputs_: int
+    _seed: int
+    _flat_: bool
+
+    @abstractmethod
+    def _fit_table(self, table: Table) -> None:
+        """Train on a table and set `model_`, `scaling_` and `history_`."""
+
+    @abstractmethod
+    def _restore(self, sizes: dict[str, Any]) -> nn.Module:
+        """An untrained model of the sizes that `_sizes` told."""
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, Any]:
+        """What `_restore` needs to know of the fitted model, as plain numbers."""
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(
+        self, X: Any, Y: Any = None, *, mask: Any = None, output_names: Sequence[Hashable] | None = None
+    ) -> Self:
+        """Fit to a grid of observations.
+
+        Parameters
+        ----------
+        X
+            Inputs, shape (n, d): numpy, pandas or lists. None takes them from the first dimension of an xarray Y or
+            from the index of a pandas Y.
+        Y
+            Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists.
+        mask
+            True where a cell of Y is observed; cells that are NaN are missing in any case.
+        output_names
+            Names of the outputs; those of a pandas or xarray Y by default, else 0 to p − 1.
+        """
+        table = as_table(X, Y, mask, output_names)
+        self._fit(table)
+        self._flat_ = np.ndim(Y) == 1
+        return self
+
+    def fit_cells(self, x: Any, outputs: Any, y: Any, *, output_names: Sequence[Hashable] | None = None) -> Self:
+        """Fit to a list of observations, so that every output may have inputs of its own.
+
+        Parameters
+        ----------
+        x
+            Input of each cell, shape (c, d).
+        outputs
+            Name of the output of each cell, shape (c,).
+        y
+            Value of each cell, shape (c,).
+        output_names
+            Names of all outputs in order; by default those that occur.
+        """
+        self._fit(cells_table(x, outputs, y, output_names))
+        self._flat_ = False
+        return self
+
+    def _fit(self, table: Table) -> None:
+        _warn_of_gaps(table)
+        self._fit_table(table)
+        self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
+        self.output_names_ = table.output_names
+        if table.feature_names is not None:
+            self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    # -- predicting ----------------------------------------------------------------------------------------------
+
+    def predict(
+        self, X: Any, return_std: bool = False, outputs: Any = None
+    ) -> FloatArray | tuple[FloatArray, FloatArray]:
+        """Predictive mean of the observations, shape (n, p), and their standard deviation if asked for.
+
+        Parameters
+        ----------
+        X
+            Inputs, shape (n, d).
+        return_std
+            Whether to return (mean, std).
+        outputs
+            Names or positions of the outputs to predict; all by default.
+        """
+        dist = self.predict_dist(X, outputs)
+        flat = self._flat_ and outputs is None
+        mean = dist.mean[:, 0] if flat else dist.mean
+        if not return_std:
+            return mean
+        return mean, dist.std[:, 0] if flat else dist.std
+
+    def predict_dist(self, X: Any, outputs: Any = None, *, observation_noise: bool = True) -> Prediction:
+        """Predictive distribution at all pairs of inputs and outputs.
+
+        Parameters
+        ----------
+        X
+            Inputs, shape (n, d).
+        outputs
+            Names or positions of the outputs to predict; all by default.
+        observation_noise
+            Whether to predict observations y; otherwise the function f behind them.
+        """
+        inputs = self._check_inputs(X)
+        chosen = find_outputs(self.output_names_, outputs)
+        width = len(chosen)
+
+        def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
+            return inputs[cells // width], chosen[cells % width]
+
+        names = [self.output_names_[i] for i in chosen]
+        return self._prediction(place, (len(inputs), width), inputs, chosen, names, observation_noise)
+
+    def predict_cells(self, x: Any, outputs: Any, *, observation_noise: bool = True) -> Prediction:
+        """Predictive distribution of a list of cells: input x[i] and output outputs[i]."""
+        inputs = self._check_inputs(x)
+        chosen = find_outputs(self.output_names_, outputs)
+        if len(chosen) != len(inputs):
+            raise DataError(f"x has {len(inputs)} rows and outputs names {len(chosen)}; give one output for each row.")
+
+        def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
+            return inputs[cells], chosen[cells]
+
+        names = [self.output_names_[i] for i in chosen]
+        return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise)
+
+    def evaluate(self, X: Any, Y: Any, outputs: Any = None) -> dict[str, float]:
+        """Scores of the predictions over the cells of Y that are not NaN: mse, nll, crps, coverage50, coverage90."""
+        self._check_fitted()
+        names = None if outputs is not None else self.output_names_
+        table = as_table(X, Y)
+        if names is not None and table.num_outputs != self.n_outputs_:
+            raise DataError(
+                f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
+                "in the same order, or name them with outputs=."
+            )
+        return self.predict_dist(table.X, outputs).score(table.Y)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        mean = np.asarray(self.predict(X)).reshape(Y.shape)
+        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        w = np.where(np.isnan(Y), 0.0, weight[:, None])
+        filled = np.nan_to_num(Y)
+        total = np.maximum(w.sum(0), np.finfo(float).tiny)
+        center = (w * filled).sum(0) / total
+        explained, spread = (w * (filled - mean) ** 2).sum(0), (w * (filled - center) ** 2).sum(0)
+        usable = spread > 0
+        if not usable.any():
+            return float(np.mean(np.where(explained > 0, 0.0, 1.0)))
+        return float(np.mean(1.0 - explained[usable] / spread[usable]))
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to a folder, without pickle; an existing model is replaced only when all is written."""
+        from manygp.estimators.persistence import save
+
+        self._check_fitted()
+        save(self, Path(path))
+
+    # -- behind the scenes ---------------------------------------------------------------------------------------
+
+    def _prediction(
+        self,
+        place: Callable[[IntArray], tuple[FloatArray, IntArray]],
+        shape: tuple[int, ...],
+        inputs: FloatArray,
+        outputs: IntArray,
+        names: Sequence[Hashable],
+        observation_noise: bool,
+    ) -> Prediction:
+        check_size("num_samples", self.num_samples)
+        dtype, device = resolve_dtype(self.dtype), next(self.model_.parameters()).device
+        predictor = self.model_.predictor(self.num_samples, self._seed)
+
+        def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+            x, which = place(cells)
+            where = torch.as_tensor(which, device=device)
+            mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), dtype=dtype, device=device), where)
+            return mean.double(), variance.double(), where
+
+        width = self.num_samples * max(predictor.width, 1)
+        likelihood = self.model_.likelihood if observation_noise else Noiseless()
+        return Prediction(
+            components,
+            shape,
+            likelihood,
+            self.scaling_,
+            max(1, _CHUNK_NUMBERS // width),
+            inputs,
+            outputs,
+            names,
+            device,
+        )
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"This {type(self).__name__} has not been fitted: call fit or fit_cells first.")
+        check_is_fitted(self, "model_")
+
+    def _check_inputs(self, X: Any) -> FloatArray:
+        self._check_fitted()
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return as_inputs(X, self.n_features_in_, model=type(self).__name__)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        tags.non_deterministic = False
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+
+def _warn_of_gaps(table: Table) -> None:
+    empty = np.flatnonzero(table.count_per_output() == 0)
+    if len(empty):
+        names = ", ".join(repr(table.output_names[i]) for i in empty[:3]) + (", …" if len(empty) > 3 else "")
+        warnings.warn(
+            f"{len(empty)} of {table.num_outputs} outputs have no observed cell ({names}): they are predicted from the "
+            "prior.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+

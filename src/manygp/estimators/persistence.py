@@ -1,0 +1,194 @@
+"""Fitted models as folders: numbers in safetensors, the rest in JSON. Loading runs no code from the folder."""
+
+import json
+import math
+import shutil
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from manygp._version import __version__
+from manygp.data import Scaling
+from manygp.errors import ModelFileError, SettingError
+from manygp.estimators.estimator import Estimator
+from manygp.training import EpochRecord, History
+
+__all__ = ["load_estimator", "save"]
+
+FORMAT = 1
+CONFIG, TENSORS = "manygp.json", "tensors.safetensors"
+
+
+def save(estimator: Estimator, path: Path) -> None:
+    """Write a fitted estimator to a folder; an older model there is replaced only once the new one is complete."""
+    if path.exists() and not _is_model_folder(path):
+        raise ModelFileError(f"{path} exists and is not a ManyGP model: choose another folder or remove it.")
+    config, tensors = _describe(estimator)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.parent / f".{path.name}.{uuid.uuid4().hex}.new"
+    old = fresh.with_suffix(".old")
+    try:
+        fresh.mkdir()
+        save_file(tensors, fresh / TENSORS)
+        (fresh / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        if path.exists():
+            path.rename(old)
+        try:
+            fresh.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+    except (OSError, SafetensorError) as error:
+        raise ModelFileError(f"The model could not be written to {path} ({error}); nothing there was changed.") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load_estimator(
+    path: Path, estimators: dict[str, type[Estimator]], modules: dict[str, nn.Module | gpytorch.kernels.Kernel]
+) -> Estimator:
+    """Read an estimator from a folder.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    estimators
+        Known estimator classes by class name.
+    modules
+        Modules of the user's own that the model was made with, by the name of the setting.
+    """
+    config = _read_config(path)
+    name = config.get("estimator")
+    if name not in estimators:
+        raise ModelFileError(f"{path} holds a model of the unknown kind {name!r}: known are {', '.join(estimators)}.")
+    try:
+        tensors = load_file(path / TENSORS)
+        settings = {key: _decode(key, value, tensors, modules, path) for key, value in config["settings"].items()}
+        estimator = estimators[name](**settings)
+        with torch.random.fork_rng(devices=[]):
+            model = estimator._restore(config["sizes"])
+        state = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
+        model.load_state_dict(state)
+        _attach(estimator, model.train(False), config, tensors)
+    except (ModelFileError, SettingError):
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ModelFileError(f"{path} is damaged and cannot be loaded ({_first_line(error)}).") from error
+    return estimator
+
+
+def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    tensors = {f"model.{key}": value.detach().cpu().contiguous().clone() for key, value in estimator.model_.state_dict().items()}
+    tensors |= {f"scaling.{key}": torch.as_tensor(value).clone() for key, value in estimator.scaling_.arrays().items()}
+    config = {
+        "format": FORMAT,
+        "manygp": __version__,
+        "estimator": type(estimator).__name__,
+        "settings": {key: _encode(key, value, tensors) for key, value in estimator.get_params(deep=False).items()},
+        "sizes": estimator._sizes(),
+        "seed": estimator._seed,
+        "flat": estimator._flat_,
+        "output_names": [_encode_name(name) for name in estimator.output_names_],
+        "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])] or None,
+        "history": {
+            "stop_reason": estimator.history_.stop_reason,
+            "records": [asdict(record) for record in estimator.history_.records],
+        },
+    }
+    return config, tensors
+
+
+def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    scaling = {key.removeprefix("scaling."): value.numpy() for key, value in tensors.items() if key.startswith("scaling.")}
+    estimator.model_, estimator.scaling_ = model, Scaling.from_arrays(scaling)
+    history = config["history"]
+    estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
+    estimator._seed, estimator._flat_ = int(config["seed"]), bool(config["flat"])
+    estimator.output_names_ = tuple(_decode_name(name) for name in config["output_names"])
+    estimator.n_features_in_ = int(config["sizes"]["num_features"])
+    estimator.n_outputs_ = int(config["sizes"]["num_outputs"])
+    if config["feature_names"] is not None:
+        estimator.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise ModelFileError(f"{path} is not a folder: give the folder that save() wrote.")
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        version = config["format"]
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} is not a ManyGP model: it has no {CONFIG}.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{path / CONFIG} cannot be read ({_first_line(error)}).") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise ModelFileError(
+            f"{path} was written by ManyGP {config.get('manygp')} in format {version}, but this is {__version__} with "
+            f"format {FORMAT}: upgrade ManyGP to load it."
+        )
+    return config
+
+
+def _is_model_folder(path: Path) -> bool:
+    return path.is_dir() and ((path / CONFIG).exists() or not any(path.iterdir()))
+
+
+def _encode(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
+    """A setting as JSON; arrays go to the tensors, and of modules only the class is told."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, nn.Module):
+        return {"module": type(value).__name__}
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value).removeprefix("torch.")
+    tensors[f"setting.{key}"] = torch.as_tensor(np.asarray(value, dtype=np.float64)).clone()
+    return {"tensor": f"setting.{key}"}
+
+
+def _decode(key: str, value: Any, tensors: dict[str, Tensor], modules: dict[str, Any], path: Path) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]].numpy()
+    if "float" in value:
+        return float(value["float"])
+    if key not in modules:
+        raise ModelFileError(
+            f"{path} was fitted with {key}={value['module']}(...), a module of your own, whose code is not in the folder: "
+            f"pass one like it, manygp.load({str(path)!r}, {key}=...)."
+        )
+    return modules[key]
+
+
+def _encode_name(name: Any) -> Any:
+    """An output name as JSON; tuples become {"tuple": [...]}."""
+    if isinstance(name, tuple):
+        return {"tuple": [_encode_name(part) for part in name]}
+    if isinstance(name, np.generic):
+        name = name.item()
+    return name if name is None or isinstance(name, str | int | float | bool) else str(name)
+
+
+def _decode_name(name: Any) -> Any:
+    return tuple(_decode_name(part) for part in name["tuple"]) if isinstance(name, dict) else name
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

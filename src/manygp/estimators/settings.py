@@ -1,0 +1,72 @@
+"""Checks of settings, made once, when a fit begins."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from manygp.errors import SettingError
+
+__all__ = ["check_choice", "check_positive", "check_size", "resolve_device", "resolve_dtype", "resolve_seed"]
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Refuse a value that is not among the choices."""
+    allowed = list(choices)
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in allowed):
+        raise SettingError(f"{name}={value!r} is unknown: use one of {', '.join(map(repr, allowed))}.")
+
+
+def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any] = ()) -> None:
+    """Refuse what is not a whole number of at least `minimum`, nor one of the automatic choices."""
+    if any(value is choice or (isinstance(value, str) and value == choice) for choice in automatic):
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        other = "".join(f" or {choice!r}" for choice in automatic)
+        raise SettingError(f"{name}={value!r} is no valid size: use a whole number of at least {minimum}{other}.")
+
+
+def check_positive(name: str, value: Any, optional: bool = False, automatic: Iterable[str] = ()) -> None:
+    """Refuse what is not a positive finite number, nor None where that is allowed, nor an automatic choice."""
+    if (value is None and optional) or (isinstance(value, str) and value in automatic):
+        return
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        other = "".join(f" or {choice!r}" for choice in automatic) + (" or None" if optional else "")
+        raise SettingError(f"{name}={value!r} is out of range: use a positive number{other}.")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device to compute on; "auto" is the first GPU if there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise SettingError(f"device={device!r} cannot be used here: choose 'auto', 'cpu' or 'cuda'.") from error
+    return resolved
+
+
+def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The dtype of the work over batches."""
+    known = {"float64": torch.float64, "float32": torch.float32}
+    name = str(dtype).removeprefix("torch.")
+    if name not in known:
+        raise SettingError(f"dtype={dtype!r} is unknown: use 'float64' or 'float32'.")
+    return known[name]
+
+
+def resolve_seed(random_state: Any) -> int:
+    """A seed from an integer, a numpy generator, or None for a fresh one."""
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer) or random_state < 0:
+        raise SettingError(f"random_state={random_state!r} is no seed: use a whole number of at least 0, or None.")
+    return int(random_state)

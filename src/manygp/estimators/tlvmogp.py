@@ -1,0 +1,362 @@
+"""The T-LVMOGP estimator."""
+
+import logging
+import math
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import nn
+
+from manygp.data import CellPlan, Cells, Grid, GridPlan, Plan, Scaling, Table
+from manygp.data.table import FloatArray
+from manygp.embeddings import Residual, embedding_dim, make_embedding
+from manygp.errors import SettingError
+from manygp.estimators.estimator import Estimator
+from manygp.estimators.settings import (
+    check_choice,
+    check_positive,
+    check_size,
+    resolve_device,
+    resolve_dtype,
+    resolve_seed,
+)
+from manygp.kernels import make_kernel
+from manygp.likelihoods import LIKELIHOODS, make_likelihood
+from manygp.models import TransformedLatentModel, choose_scaling, choose_sizes, start_from_data, start_from_prior
+from manygp.training import Schedule, TrainingSettings, make_progress, train
+from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
+
+__all__ = ["TLVMOGP"]
+
+logger = logging.getLogger("manygp")
+
+PRESETS = ("fast", "paper")
+BOUNDS = ("standard",)
+# Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
+_BATCH_CELLS = 4096
+_PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200}
+_FAST_LEARNING_RATE = 0.03
+_MAX_STEPS = 4000
+_MAX_EPOCHS = 300
+
+
+class TLVMOGP(Estimator):
+    """Transformed latent variable multi-output GP: many correlated outputs, gaps anywhere, calibrated predictions.
+
+    Every output has a latent vector; inputs and latent vectors are mapped through a network into an embedding space,
+    where one sparse GP lives. See `docs/models/tlvmogp.md` for the model and its cost.
+
+    Parameters
+    ----------
+    latent_dim
+        Dimensions of the latent vectors; "auto" chooses them by held-out cells.
+    num_inducing
+        Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
+    num_blocks, spectral_bound
+        Blocks of the residual network, and the upper bound of their spectral norms (None: no bound).
+    embedding
+        "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
+    kernel
+        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
+    likelihood
+        "gaussian".
+    bound
+        "standard".
+    latent_posterior
+        "full", "diagonal" or "point".
+    latent_prior_mean, latent_prior_variance
+        Prior of the latent vectors: means (p, latent_dim), zero if None, and one variance.
+    epochs
+        Passes over the data; "auto" runs until the bound stops rising.
+    batch_inputs, batch_outputs
+        Inputs and outputs in a batch; "auto" aims at a few thousand observed cells.
+    learning_rate
+        Adam's step size; "auto" takes that of the preset.
+    num_samples
+        Draws of the latent vectors in the predictive mixture.
+    standardize
+        True lets the preset choose: "fast" standardises inputs, and outputs one by one, all alike or from completed
+        columns, whichever predicts held-out cells best; "paper" leaves inputs raw and gives all outputs one scale.
+        "output", "global" and "completed" name a choice; False leaves everything raw.
+    preset
+        "fast" starts from the data and takes natural steps; "paper" follows the published procedure: Adam on
+        everything from the prior.
+    dtype
+        "float64" or "float32" for the work over batches; M x M algebra is always float64.
+    device
+        "auto" (a GPU if there is one), "cpu", "cuda" or any torch device.
+    random_state
+        Seed.
+    progress
+        True, False, or "auto" for a progress bar on terminals.
+    freeze_likelihood
+        Epochs for which the noise stays at its start; `math.inf` never learns it.
+    max_grad_norm
+        Largest norm of the gradient of the bound per cell; None does not clip.
+
+    Attributes
+    ----------
+    latent_mean_ : array of shape (p, latent_dim)
+    latent_covariance_ : array of shape (p, latent_dim, latent_dim)
+    inducing_points_ : array of shape (num_inducing, embedding dimensions)
+    history_ : `History`
+    model_, scaling_ : the trained module, and the map between its units and the user's
+
+    Examples
+    --------
+    >>> import numpy as np, manygp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> Y = np.sin(6 * X + np.linspace(0, 1, 5))
+    >>> Y[10:20, 2] = np.nan
+    >>> model = manygp.TLVMOGP(epochs=20).fit(X, Y)
+    >>> model.predict(X).shape
+    (40, 5)
+    """
+
+    def __init__(
+        self,
+        latent_dim: int | str = "auto",
+        num_inducing: int | str = "auto",
+        num_blocks: int = 3,
+        spectral_bound: float | None = 0.1,
+        embedding: str | nn.Module = "residual",
+        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        likelihood: str = "gaussian",
+        bound: str = "standard",
+        latent_posterior: str = "full",
+        latent_prior_mean: Any = None,
+        latent_prior_variance: float = 1.0,
+        epochs: int | str = "auto",
+        batch_inputs: int | str | None = "auto",
+        batch_outputs: int | str | None = "auto",
+        learning_rate: float | str = "auto",
+        num_samples: int = 20,
+        standardize: bool | str = True,
+        preset: str = "fast",
+        dtype: str = "float64",
+        device: str = "auto",
+        random_state: Any = 0,
+        progress: bool | str = "auto",
+        freeze_likelihood: float = 0,
+        max_grad_norm: float | None = None,
+    ):
+        self.latent_dim = latent_dim
+        self.num_inducing = num_inducing
+        self.num_blocks = num_blocks
+        self.spectral_bound = spectral_bound
+        self.embedding = embedding
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.bound = bound
+        self.latent_posterior = latent_posterior
+        self.latent_prior_mean = latent_prior_mean
+        self.latent_prior_variance = latent_prior_variance
+        self.epochs = epochs
+        self.batch_inputs = batch_inputs
+        self.batch_outputs = batch_outputs
+        self.learning_rate = learning_rate
+        self.num_samples = num_samples
+        self.standardize = standardize
+        self.preset = preset
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.freeze_likelihood = freeze_likelihood
+        self.max_grad_norm = max_grad_norm
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
+
+    @property
+    def latent_mean_(self) -> FloatArray:
+        """Means of q(h_p), shape (p, latent_dim)."""
+        self._check_fitted()
+        return self.model_.latents.mean.detach().cpu().numpy()
+
+    @property
+    def latent_covariance_(self) -> FloatArray:
+        """Covariances of q(h_p), shape (p, latent_dim, latent_dim)."""
+        self._check_fitted()
+        latents = self.model_.latents
+        with torch.no_grad():
+            L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
+            return (L @ L.mT).cpu().numpy()
+
+    @property
+    def inducing_points_(self) -> FloatArray:
+        """Inducing points in the embedding space, shape (m, e)."""
+        self._check_fitted()
+        return self.model_.gp.Z.detach().cpu().numpy()
+
+    def lipschitz_interval(self) -> tuple[float, float]:
+        """Certified bounds on how much the residual network stretches distances, see `embeddings.Residual`."""
+        self._check_fitted()
+        if not isinstance(self.model_.embedding, Residual):
+            raise SettingError(f"embedding={self.embedding!r} has no certified interval: only 'residual' has one.")
+        return self.model_.embedding.lipschitz_interval()
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _fit_table(self, table: Table) -> None:
+        self._check_settings()
+        if isinstance(table, Cells):
+            table = table.compact()
+        seed = resolve_seed(self.random_state)
+        dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
+        rng = np.random.default_rng(seed)
+        scaling = self._choose_scaling(table, rng)
+        sizes = self._choose_sizes(table, scaling, rng)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._restore(sizes)
+            if self.preset == "paper":
+                start_from_prior(model)
+            else:
+                start_from_data(model, table, scaling, rng)
+        model.to(device)
+        plan = self._plan(table, scaling)
+        history = train(
+            model,
+            plan,
+            self._schedule(plan),
+            self._training_settings(),
+            dtype=dtype,
+            device=device,
+            seed=seed,
+            progress=make_progress(self.progress),
+        )
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _check_settings(self) -> None:
+        check_size("latent_dim", self.latent_dim, automatic=("auto",))
+        check_size("num_inducing", self.num_inducing, automatic=("auto",))
+        check_size("num_blocks", self.num_blocks)
+        check_positive("spectral_bound", self.spectral_bound, optional=True)
+        check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        check_choice("bound", self.bound, BOUNDS)
+        check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
+        check_positive("latent_prior_variance", self.latent_prior_variance)
+        check_size("epochs", self.epochs, automatic=("auto",))
+        check_size("batch_inputs", self.batch_inputs, automatic=("auto", None))
+        check_size("batch_outputs", self.batch_outputs, automatic=("auto", None))
+        check_positive("learning_rate", self.learning_rate, automatic=("auto",))
+        check_size("num_samples", self.num_samples)
+        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
+        check_choice("preset", self.preset, PRESETS)
+        check_choice("progress", self.progress, (True, False, "auto"))
+        check_positive("max_grad_norm", self.max_grad_norm, optional=True)
+        is_number = isinstance(self.freeze_likelihood, int | float)
+        if not is_number or math.isnan(self.freeze_likelihood) or self.freeze_likelihood < 0:
+            raise SettingError(
+                f"freeze_likelihood={self.freeze_likelihood!r} is out of range: use a number of epochs of at least 0."
+            )
+
+    def _choose_scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
+        if self.preset == "paper" and self.standardize is True:
+            return Scaling.fit(table, inputs=False, outputs="global")
+        if self.standardize is False:
+            return Scaling.fit(table, inputs=False, outputs="none")
+        kinds = ("output", "global", "completed") if self.standardize is True else (str(self.standardize),)
+        scaling, kind = choose_scaling(table, kinds, rng)
+        logger.info("standardisation of outputs: %s", kind)
+        return scaling
+
+    def _choose_sizes(self, table: Table, scaling: Scaling, rng: np.random.Generator) -> dict[str, Any]:
+        latent_dim, num_inducing = self.latent_dim, self.num_inducing
+        prior_mean = self._prior_mean(table.num_outputs)
+        if latent_dim == "auto" and prior_mean is not None:
+            latent_dim = prior_mean.shape[1]
+        if self.preset == "paper":
+            latent_dim = _PAPER["latent_dim"] if latent_dim == "auto" else latent_dim
+            num_inducing = min(_PAPER["num_inducing"], table.num_observed) if num_inducing == "auto" else num_inducing
+        if not isinstance(num_inducing, str) and num_inducing > table.num_observed:
+            raise SettingError(
+                f"num_inducing={num_inducing} is more than the {table.num_observed} observed cells: use fewer, or 'auto'."
+            )
+        if "auto" in (latent_dim, num_inducing):
+            latent_dim, num_inducing = choose_sizes(table, scaling, latent_dim, num_inducing, rng)
+            logger.info("sizes: latent_dim=%d, num_inducing=%d", latent_dim, num_inducing)
+        if prior_mean is not None and prior_mean.shape[1] != latent_dim:
+            raise SettingError(
+                f"latent_prior_mean has {prior_mean.shape[1]} columns but latent_dim is {latent_dim}: they must agree."
+            )
+        return {
+            "num_features": table.num_features,
+            "num_outputs": table.num_outputs,
+            "latent_dim": int(latent_dim),
+            "num_inducing": int(num_inducing),
+        }
+
+    def _prior_mean(self, num_outputs: int) -> FloatArray | None:
+        if self.latent_prior_mean is None:
+            return None
+        mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
+        if mean.ndim != 2 or mean.shape[0] != num_outputs or not np.isfinite(mean).all():
+            raise SettingError(
+                f"latent_prior_mean has shape {mean.shape}, but {num_outputs} rows of finite numbers are needed, one "
+                "for each output."
+            )
+        return mean
+
+    def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
+        paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
+        dim = sizes["num_features"] + h
+        embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
+        e = embedding_dim(embedding, dim)
+        posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
+        gp = InducingGP(make_kernel(self.kernel, e), torch.zeros(m, e), posterior)
+        prior_mean = self._prior_mean(sizes["num_outputs"])
+        latents = Latents(
+            sizes["num_outputs"],
+            h,
+            self.latent_posterior,
+            None if prior_mean is None else torch.as_tensor(prior_mean),
+            self.latent_prior_variance,
+            sparse=not paper,
+        )
+        likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
+        return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim))
+
+    def _sizes(self) -> dict[str, Any]:
+        latents = self.model_.latents
+        return {
+            "num_features": self.n_features_in_,
+            "num_outputs": self.n_outputs_,
+            "latent_dim": latents.dim,
+            "num_inducing": len(self.model_.gp.Z),
+        }
+
+    def _plan(self, table: Table, scaling: Scaling) -> Plan:
+        if isinstance(table, Cells):
+            return CellPlan(table, scaling, _BATCH_CELLS)
+        n, p = table.num_inputs, table.num_outputs
+        # Cells of the grid, gaps included, that hold as many observations as a batch should.
+        budget = max(1, round(_BATCH_CELLS * n * p / table.num_observed))
+        outputs = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
+        inputs = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
+        return GridPlan(table, scaling, inputs, outputs)
+
+    def _schedule(self, plan: Plan) -> Schedule:
+        paper = self.preset == "paper"
+        rate = _PAPER["learning_rate"] if paper else _FAST_LEARNING_RATE
+        epochs: Any = self.epochs
+        if epochs == "auto":
+            epochs = _PAPER["epochs"] if paper else None
+        return Schedule(
+            steps_per_epoch=len(plan),
+            learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,
+            epochs=epochs,
+            max_epochs=max(10, min(_MAX_EPOCHS, _MAX_STEPS // len(plan))),
+        )
+
+    def _training_settings(self) -> TrainingSettings:
+        fast = self.preset != "paper"
+        return TrainingSettings(
+            natural=fast,
+            schedule=fast,
+            sparse_rows=fast,
+            frozen_epochs=self.freeze_likelihood,
+            max_grad_norm=self.max_grad_norm,
+        )

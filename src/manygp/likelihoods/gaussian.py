@@ -1,0 +1,85 @@
+"""Gaussian observations with one noise variance for all outputs, or one for each."""
+
+import math
+
+import torch
+from gpytorch.constraints import GreaterThan
+from torch import Tensor, nn
+
+from manygp.likelihoods.likelihood import Likelihood
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Likelihood):
+    """y = f + ε with ε ~ N(0, σ²).
+
+    Parameters
+    ----------
+    num_outputs
+        Number of outputs; only needed to give each its own noise.
+    noise
+        Initial noise variance σ².
+    per_output
+        Whether every output has a noise variance of its own.
+    """
+
+    is_affine = True
+
+    def __init__(self, num_outputs: int = 1, noise: float = 0.1, per_output: bool = False):
+        super().__init__()
+        self.constraint = GreaterThan(1e-6)
+        self.raw_noise = nn.Parameter(torch.zeros(num_outputs if per_output else 1, dtype=torch.float64))
+        self.noise = torch.tensor(noise, dtype=torch.float64)
+
+    @property
+    def noise(self) -> Tensor:
+        """Noise variance σ², shape (1,) or (p,)."""
+        return self.constraint.transform(self.raw_noise)
+
+    @noise.setter
+    def noise(self, value: Tensor) -> None:
+        floor = self.constraint.lower_bound * (1.0 + 1e-3)
+        with torch.no_grad():
+            value = value.to(self.raw_noise).clamp(min=float(floor)).expand_as(self.raw_noise)
+            self.raw_noise.copy_(self.constraint.inverse_transform(value))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all outputs have the same noise."""
+        return self.raw_noise.numel() == 1
+
+    def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
+        noise = self.noise.to(like.dtype)
+        return noise[0] if self.is_shared else noise[outputs]
+
+    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+        return _log_normal(y - f, self._noise_of(outputs, f))
+
+    def conditional_moments(self, f: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        return f, self._noise_of(outputs, f).expand_as(f)
+
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+        return torch.special.ndtr((y - f) / self._noise_of(outputs, f).sqrt())
+
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        return f + noise * self._noise_of(outputs, f).sqrt()
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+        # E[log N(y | f, σ²)] = log N(y | μ, σ²) − v / 2σ²
+        noise = self._noise_of(outputs, mean)
+        return _log_normal(y - mean, noise) - 0.5 * variance / noise
+
+    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+        return _log_normal(y - mean, variance + self._noise_of(outputs, mean))
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        return mean, variance + self._noise_of(outputs, mean)
+
+    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+        return torch.special.ndtr((y - mean) / (variance + self._noise_of(outputs, mean)).sqrt())
+
+
+def _log_normal(residual: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (residual.square() / variance + variance.log() + math.log(2.0 * math.pi))

@@ -1,0 +1,16 @@
+"""Models: one paper, one short file. A model has a bound on batches and a predictor; it never trains itself.
+
+`start` holds what a model begins with: sizes, scaling and parameters from the data, or the paper's prior start.
+"""
+
+from manygp.models.start import choose_scaling, choose_sizes, start_from_data, start_from_prior
+from manygp.models.tlvmogp import Predictor, TransformedLatentModel
+
+__all__ = [
+    "Predictor",
+    "TransformedLatentModel",
+    "choose_scaling",
+    "choose_sizes",
+    "start_from_data",
+    "start_from_prior",
+]

@@ -1,0 +1,106 @@
+"""T-LVMOGP: one sparse GP in an embedding of inputs and latent vectors of outputs."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.likelihoods import Likelihood
+from manygp.variational import CellBatch, Conditional, ElboTerms, Evidence, InducingGP, Latents
+
+__all__ = ["TransformedLatentModel"]
+
+
+class TransformedLatentModel(nn.Module):
+    """Transformed latent variable multi-output GP.
+
+    Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = f(Φ(x, h_p)), y ~ p(y | f_p(x)), with Φ a network on
+    the concatenated pair (x, h_p), both in units of their own lengthscales.
+
+    Approximation: q(f, u, H) = p(f | u) q(u) Π_p q(h_p), u = f(Z) with Z in the embedding space.
+
+    Bound (L₃ of the paper): Σ E_q(h_p) E_q(f)[log p(y_np | f)] − KL[q(u) ‖ p(u)] − Σ_p KL[q(h_p) ‖ p(h_p)], with one
+    draw of h_p for each cell.
+
+    Cost of a step on b cells of p outputs: O(b m² + m³) time, O(b m + m²) memory, whatever the size of the table.
+
+    Parameters
+    ----------
+    embedding
+        Φ, a module on rows of d + h values.
+    gp
+        The sparse GP in the embedding space.
+    latents
+        q(h) and p(h) of all outputs.
+    likelihood
+        p(y | f).
+    units
+        What every input and latent dimension is divided by before Φ, shape (d + h,).
+    """
+
+    units: Tensor
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        gp: InducingGP,
+        latents: Latents,
+        likelihood: Likelihood,
+        units: Float[Tensor, " d+h"],
+    ):
+        super().__init__()
+        self.embedding, self.gp, self.latents, self.likelihood = embedding, gp, latents, likelihood
+        self.register_buffer("units", units.double())
+
+    def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
+        """Φ(x, h) of every pair, in the dtype of x."""
+        return self.embedding(torch.cat([x, h.to(x.dtype)], -1) / self.units.to(x.dtype))
+
+    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
+        """An unbiased estimate of the bound from a batch."""
+        return self._terms(batch, self._evidence(batch, generator))
+
+    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
+        """Take a natural step on q(u), then estimate the bound at the new q(u) from the same batch and draws."""
+        evidence = self._evidence(batch, generator)
+        self.gp.natural_step(evidence, batch.cell_weight, rate)
+        return self._terms(batch, evidence)
+
+    def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
+        e = self.embed(batch.x, self.latents.rsample(batch.outputs, batch.column, generator))
+        return self.gp.evidence(e, batch.y, batch.outputs[batch.column], self.likelihood)
+
+    def _terms(self, batch: CellBatch, evidence: Evidence) -> ElboTerms:
+        q = self.gp.posterior.moments()
+        kl_h = (batch.output_weight * self.latents.kl(batch.outputs)).sum()
+        return ElboTerms(batch.cell_weight * evidence.expected_log_lik(q), q.kl(), kl_h)
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters with one row per output, of which a step touches only a few."""
+        return self.latents.parameters()
+
+    @torch.no_grad()
+    def predictor(self, num_samples: int, seed: int) -> "Predictor":
+        """Components of the predictive mixture, with all that depends on q(u) alone computed once."""
+        return Predictor(self, self.gp.conditional(), num_samples, seed)
+
+
+class Predictor:
+    """q(f) of any cells as a mixture over draws of their latent vectors."""
+
+    def __init__(self, model: TransformedLatentModel, conditional: Conditional, num_samples: int, seed: int):
+        self.model, self.conditional, self.num_samples, self.seed = model, conditional, num_samples, seed
+        self.width = conditional.alpha.shape[0]
+
+    @torch.no_grad()
+    def __call__(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "s b"], Float[Tensor, "s b"]]:
+        """Means and variances of the components of f at cells (x, outputs)."""
+        distinct, column = outputs.unique(return_inverse=True)
+        h = self.model.latents.sample(distinct, self.num_samples, self.seed)[:, column]
+        pairs = x.expand(self.num_samples, *x.shape).reshape(-1, x.shape[-1])
+        mean, variance = self.conditional(self.model.embed(pairs, h.flatten(0, 1)))
+        shape = (self.num_samples, x.shape[0])
+        return mean.view(shape), variance.view(shape)

@@ -1,0 +1,98 @@
+"""Step sizes over the course of a run whose length need not be known in advance."""
+
+import math
+from dataclasses import dataclass, field
+
+__all__ = ["Schedule"]
+
+# Two windows of this many steps are compared to see whether the bound still rises.
+_WINDOW_STEPS = 40
+_WARMUP_STEPS = 20
+_FINAL_SHARE = 0.02
+
+
+@dataclass
+class Schedule:
+    """Warm-up, plateau, decay: the plateau lasts until the bound stops rising, the decay ends the run.
+
+    Learning rate: rises over the first steps, stays, and falls along a cosine at the end. Natural rate: starts at 1
+    (q(u) jumps to the optimum of the first batch) and settles at a floor that averages over batches.
+
+    Parameters
+    ----------
+    steps_per_epoch
+        Number of batches in an epoch.
+    learning_rate
+        Step size of the plateau.
+    epochs
+        Length of the run, or None to find it.
+    max_epochs
+        Most epochs when the length is to be found.
+    tolerance
+        Rise of the bound, in nats a cell over a window, below which it counts as flat.
+    decay_share
+        Share of the run that is spent in the decay.
+    """
+
+    steps_per_epoch: int
+    learning_rate: float
+    epochs: int | None
+    max_epochs: int
+    tolerance: float = 2e-3
+    decay_share: float = 0.3
+    natural_floor: float = 0.1
+    bounds: list[float] = field(default_factory=list)
+    decay_start: int | None = None
+    end: int = 0
+
+    def __post_init__(self) -> None:
+        self.end = self.epochs or self.max_epochs
+        if self.epochs is not None:
+            self.decay_start = math.ceil((1.0 - self.decay_share) * self.epochs)
+        self.is_flat = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has reached its end."""
+        return len(self.bounds) >= self.end
+
+    @property
+    def stop_reason(self) -> str:
+        if self.epochs is not None:
+            return "epochs"
+        return "converged" if self.is_flat else "budget"
+
+    def record(self, bound_per_cell: float) -> None:
+        """Take note of an epoch, and begin the decay if the bound has become flat or the budget runs out."""
+        self.bounds.append(bound_per_cell)
+        if self.decay_start is not None:
+            return
+        done = len(self.bounds)
+        self.is_flat = self._flat()
+        if self.is_flat or done >= (1.0 - self.decay_share) * self.max_epochs:
+            self.decay_start = done
+            self.end = max(done + 1, min(self.max_epochs, math.ceil(done / (1.0 - self.decay_share))))
+
+    def _flat(self) -> bool:
+        window = max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch))
+        if len(self.bounds) < 3 * window:
+            return False
+        recent = sum(self.bounds[-window:]) / window
+        before = sum(self.bounds[-2 * window : -window]) / window
+        return recent - before < self.tolerance
+
+    def rates(self, step: int) -> tuple[float, float]:
+        """Learning rate and natural rate of the given step, counted from the start of the run."""
+        share = self._share(step)
+        warm = min(1.0, (step + 1) / _WARMUP_STEPS)
+        floor = self.natural_floor if self.steps_per_epoch > 1 else 1.0
+        settled = max(floor * max(share, 0.1), (step + 1.0) ** -0.75)
+        return self.learning_rate * warm * share, min(1.0, settled)
+
+    def _share(self, step: int) -> float:
+        """Share of the plateau's learning rate at a step: 1, then a cosine down to a small rest."""
+        epoch = step / self.steps_per_epoch
+        if self.decay_start is None or epoch <= self.decay_start:
+            return 1.0
+        position = min(1.0, (epoch - self.decay_start) / max(self.end - self.decay_start, 1))
+        return _FINAL_SHARE + (1.0 - _FINAL_SHARE) * 0.5 * (1.0 + math.cos(math.pi * position))

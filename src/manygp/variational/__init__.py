@@ -1,0 +1,27 @@
+"""The variational core: inducing GP, its posterior q(u), what data say about it, and latents q(h).
+
+Nothing here knows of tables, devices or training loops. The bound of a model is put together from `Evidence`
+(the data term), `PosteriorMoments.kl` and `Latents.kl`.
+"""
+
+from manygp.variational.bound import CellBatch, ElboTerms
+from manygp.variational.evidence import Evidence, GaussianEvidence, SiteEvidence
+from manygp.variational.inducing import Conditional, InducingGP
+from manygp.variational.latents import LATENT_POSTERIORS, Latents
+from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
+
+__all__ = [
+    "LATENT_POSTERIORS",
+    "CellBatch",
+    "CholeskyPosterior",
+    "Conditional",
+    "ElboTerms",
+    "Evidence",
+    "GaussianEvidence",
+    "InducingGP",
+    "Latents",
+    "NaturalPosterior",
+    "Posterior",
+    "PosteriorMoments",
+    "SiteEvidence",
+]

@@ -1,0 +1,53 @@
+"""The terms of a variational bound, and the batch of cells that it is estimated from."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manygp.data import Batch
+
+__all__ = ["CellBatch", "ElboTerms"]
+
+
+@dataclass(frozen=True)
+class CellBatch:
+    """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased."""
+
+    x: Float[Tensor, "b d"]
+    y: Float[Tensor, " b"]
+    outputs: Int[Tensor, " p"]
+    column: Int[Tensor, " b"]
+    cell_weight: float
+    output_weight: Float[Tensor, " p"]
+
+    @classmethod
+    def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
+        """Move a batch of the table to where the model lives."""
+
+        def move(array: object, kind: torch.dtype) -> Tensor:
+            return torch.as_tensor(array).to(device=device, dtype=kind, non_blocking=True)
+
+        return cls(
+            x=move(batch.x, dtype),
+            y=move(batch.y, dtype),
+            outputs=move(batch.outputs, torch.int64),
+            column=move(batch.column, torch.int64),
+            cell_weight=batch.cell_weight,
+            output_weight=move(batch.output_weight, torch.float64),
+        )
+
+
+@dataclass(frozen=True)
+class ElboTerms:
+    """An unbiased estimate of the bound, term by term: bound = expected_log_lik − kl_u − kl_h."""
+
+    expected_log_lik: Float[Tensor, ""]
+    kl_u: Float[Tensor, ""]
+    kl_h: Float[Tensor, ""]
+
+    @property
+    def bound(self) -> Float[Tensor, ""]:
+        """The estimate of the bound itself."""
+        return self.expected_log_lik - self.kl_u - self.kl_h

@@ -1,0 +1,85 @@
+"""One sparse GP in the embedding space: inducing points Z and whitened inducing variables u = L v."""
+
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.kernels import cross_covariance, kernel_diagonal
+from manygp.likelihoods import Gaussian, Likelihood
+from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.variational.evidence import (
+    Evidence,
+    GaussianEvidence,
+    SiteEvidence,
+    conditional_moments,
+    projection_matrices,
+)
+from manygp.variational.posterior import NaturalPosterior, Posterior
+
+__all__ = ["Conditional", "InducingGP"]
+
+
+class InducingGP(nn.Module):
+    """f ~ GP(0, k) seen through u = f(Z) = L v with Kuu = L Lᵀ and q(v) = N(m, S).
+
+    M x M algebra is always done in float64; work over the batch in the dtype of the embeddings.
+
+    Parameters
+    ----------
+    kernel
+        Base kernel k.
+    Z
+        Inducing points, shape (m, e).
+    posterior
+        How q(v) is stored.
+    jitter
+        Relative jitter of Kuu.
+    """
+
+    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-8):
+        super().__init__()
+        self.kernel = kernel
+        self.Z = nn.Parameter(Z.double().clone())
+        self.posterior = posterior
+        self.jitter = jitter
+
+    def whitening(self) -> Float[Tensor, "m m"]:
+        """L⁻¹ with L Lᵀ = Kuu."""
+        return triangular_inverse(safe_cholesky(cross_covariance(self.kernel, self.Z, self.Z), self.jitter))
+
+    def evidence(
+        self, e: Float[Tensor, "b e"], y: Float[Tensor, " b"], outputs: Int[Tensor, " b"], likelihood: Likelihood
+    ) -> Evidence:
+        """What cells with embeddings e and values y say about q(v)."""
+        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype))
+        diagonal, Linv = kernel_diagonal(self.kernel, e), self.whitening()
+        if isinstance(likelihood, Gaussian) and likelihood.is_shared:
+            return GaussianEvidence.from_batch(K, diagonal, Linv, y, likelihood.noise[0])
+        return SiteEvidence(K, diagonal, Linv, y, outputs, likelihood)
+
+    def natural_step(self, evidence: Evidence, weight: float, rate: float) -> None:
+        """Move q(v) towards its optimum for a batch whose cells count `weight` times each."""
+        if isinstance(self.posterior, NaturalPosterior):
+            self.posterior.step(*evidence.natural_target(self.posterior, weight), rate)
+
+    def conditional(self) -> "Conditional":
+        """q(f) as a function of embeddings, with all that depends on q(v) alone computed once."""
+        alpha, C = projection_matrices(self.whitening(), self.posterior.moments())
+        return Conditional(self.kernel, self.Z, alpha, C)
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Marginals of q(f) at any embeddings: μ = kᵀα, v = k(e, e) − kᵀCk."""
+
+    kernel: Kernel
+    Z: Float[Tensor, "m e"]
+    alpha: Float[Tensor, " m"]
+    C: Float[Tensor, "m m"]
+
+    def __call__(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype))
+        return conditional_moments(K, kernel_diagonal(self.kernel, e), self.alpha, self.C)

@@ -1,0 +1,141 @@
+"""Latent vectors of the outputs: prior p(h_p) and variational posterior q(h_p)."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.errors import SettingError
+from manygp.linalg import gaussian_kl
+
+__all__ = ["LATENT_POSTERIORS", "Latents"]
+
+LATENT_POSTERIORS = ("full", "diagonal", "point")
+_SAMPLE_BLOCK = 1024
+
+
+class Latents(nn.Module):
+    """q(h_p) = N(m_p, L_p L_pᵀ) for every output p, with prior N(m⁰_p, s I).
+
+    Only the rows of the outputs asked for are touched, and their gradients are sparse when `sparse` is set, so that
+    cost depends on the batch and not on the number of outputs.
+
+    Parameters
+    ----------
+    num_outputs, dim
+        Number of outputs and of latent dimensions.
+    posterior
+        "full" covariance, "diagonal" covariance, or "point" (no variance; the KL term becomes −log p(h)).
+    prior_mean
+        Shape (p, h); zero if None.
+    prior_variance
+        The variance s of the prior, the same in all directions.
+    """
+
+    prior_mean: Tensor | None
+
+    def __init__(
+        self,
+        num_outputs: int,
+        dim: int,
+        posterior: str = "full",
+        prior_mean: Float[Tensor, "p h"] | None = None,
+        prior_variance: float = 1.0,
+        sparse: bool = False,
+    ):
+        super().__init__()
+        if posterior not in LATENT_POSTERIORS:
+            raise SettingError(
+                f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}."
+            )
+        self.dim, self.posterior, self.prior_variance, self.sparse = dim, posterior, prior_variance, sparse
+        self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
+        start = torch.zeros(num_outputs, dim, dtype=torch.float64) if prior_mean is None else prior_mean.double()
+        self.mean = nn.Parameter(start.clone())
+        # The Cholesky factor row by row; its diagonal alone for a diagonal posterior.
+        self.register_buffer("_rows", torch.tril_indices(dim, dim)[0], persistent=False)
+        self.register_buffer("_cols", torch.tril_indices(dim, dim)[1], persistent=False)
+        width = {"full": dim * (dim + 1) // 2, "diagonal": dim, "point": 0}[posterior]
+        self.scale = nn.Parameter(torch.zeros(num_outputs, width, dtype=torch.float64))
+        self.set_variance(prior_variance)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.mean.shape[0]
+
+    @torch.no_grad()
+    def set_variance(self, variance: float, outputs: Int[Tensor, " p"] | slice = slice(None)) -> None:
+        """Set q(h_p) of the outputs to covariance `variance` · I."""
+        if self.posterior == "full":
+            self.scale[outputs] = (self._rows == self._cols).to(self.scale) * variance**0.5
+        else:
+            self.scale[outputs] = variance**0.5
+
+    @torch.no_grad()
+    def set_to_prior(self, outputs: Int[Tensor, " p"]) -> None:
+        """Set q(h_p) to the prior, the optimum for outputs without observations."""
+        self.mean[outputs] = torch.zeros_like(self.mean[:1]) if self.prior_mean is None else self.prior_mean[outputs]
+        self.set_variance(self.prior_variance, outputs)
+
+    def factor(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, "p h h"]:
+        """Cholesky factors L_p of the covariances."""
+        p = outputs.shape[0]
+        if self.posterior == "point":
+            return self.mean.new_zeros(p, self.dim, self.dim)
+        rows = nn.functional.embedding(outputs, self.scale, sparse=self.sparse)
+        if self.posterior == "diagonal":
+            return torch.diag_embed(rows)
+        L = rows.new_zeros(p, self.dim, self.dim)
+        L[:, self._rows, self._cols] = rows
+        return L
+
+    def means(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, "p h"]:
+        """Means m_p."""
+        return nn.functional.embedding(outputs, self.mean, sparse=self.sparse)
+
+    def rsample(
+        self, outputs: Int[Tensor, " p"], column: Int[Tensor, " b"], generator: torch.Generator
+    ) -> Float[Tensor, "b h"]:
+        """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
+
+        Cells of one output have draws of their own: the bound only needs the marginals, and the noise of its gradient
+        averages out over the cells.
+        """
+        m = self.means(outputs)[column]
+        if self.posterior == "point":
+            return m
+        noise = torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator)
+        return m + (self.factor(outputs)[column] @ noise.unsqueeze(-1)).squeeze(-1)
+
+    def kl(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """KL[q(h_p) ‖ p(h_p)] of every output; −log p(m_p) for a point posterior."""
+        delta = self.means(outputs)
+        if self.prior_mean is not None:
+            delta = delta - self.prior_mean[outputs]
+        if self.posterior == "point":
+            variance = torch.as_tensor(self.prior_variance, dtype=delta.dtype, device=delta.device)
+            return -torch.distributions.Normal(0.0, variance.sqrt()).log_prob(delta).sum(-1)
+        rows = nn.functional.embedding(outputs, self.scale, sparse=self.sparse)
+        diagonal = rows if self.posterior == "diagonal" else rows[:, self._rows == self._cols]
+        # tr Σ = |L|²,  log|Σ| = Σ log L_ii²
+        return gaussian_kl(delta, rows.square().sum(-1), diagonal.square().log().sum(-1), self.prior_variance)
+
+    @torch.no_grad()
+    def sample(self, outputs: Int[Tensor, " p"], num_samples: int, seed: int) -> Float[Tensor, "s p h"]:
+        """Draws for prediction: each output's depend on the seed and its own number alone.
+
+        So an output's prediction does not change with which others are asked for, or in what chunks.
+        """
+        m, L = self.means(outputs), self.factor(outputs)
+        noise = m.new_empty(num_samples, outputs.shape[0], self.dim)
+        blocks = outputs // _SAMPLE_BLOCK
+        for block in blocks.unique().tolist():
+            generator = torch.Generator().manual_seed(_mix(seed, block))
+            draws = torch.randn(num_samples, _SAMPLE_BLOCK, self.dim, dtype=m.dtype, generator=generator)
+            chosen = blocks == block
+            noise[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
+        return m + torch.einsum("pij,spj->spi", L, noise)
+
+
+def _mix(seed: int, block: int) -> int:
+    """A 63-bit seed that differs between blocks even for neighbouring seeds."""
+    return (seed * 0x9E3779B97F4A7C15 + block * 0xD1B54A32D192ED03 + 1) % (1 << 63)
