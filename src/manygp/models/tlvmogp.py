@@ -47,7 +47,7 @@ class TransformedLatentModel(nn.Module):
         gp: InducingGP,
         latents: Latents,
         likelihood: Likelihood,
-        units: Float[Tensor, " d+h"],
+        units: Float[Tensor, " dh"],
     ):
         super().__init__()
         self.embedding, self.gp, self.latents, self.likelihood = embedding, gp, latents, likelihood
