@@ -3,12 +3,14 @@
 A `Table` is either a `Grid` (inputs shared by all outputs, values with gaps) or `Cells` (a list of
 observations); `as_table` and `cells_table` make one from what the user has and are the only place where data
 are validated. A `Scaling` maps inputs and values to comparable size and predictions back. A plan (`GridPlan`,
-`CellPlan`) cuts a table into unbiased minibatches. Nothing here knows torch, nothing copies a whole table.
+`CellPlan`) cuts a table into unbiased minibatches. Splits hold cells out, `factorise` fills gaps by a low-rank
+matrix completion, and `read_table` reads files. Nothing here knows torch, nothing copies a whole table.
 """
 
 from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
 from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
+from manygp.data.files import read_inputs, read_table, write_frame
 from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.splits import block_split, output_split, pattern_split, random_split
 from manygp.data.table import Cells, Grid, Table
@@ -35,4 +37,7 @@ __all__ = [
     "output_split",
     "pattern_split",
     "random_split",
+    "read_inputs",
+    "read_table",
+    "write_frame",
 ]

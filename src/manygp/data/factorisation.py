@@ -166,6 +166,8 @@ def choose_rank(
     grid = _as_grid(table)
     part, part_scaling = _thinned(grid, scaling, rng, max_side)
     tried = sorted({int(r) for r in ranks if 0 < r <= min(part.num_inputs, part.num_outputs)}) or [1]
+    if part.num_observed < 2:
+        return RankChoice(tried[0], {})
     # In a small table a few held-out blocks decide, and their errors vary much from draw to draw.
     repeats = int(np.clip(10_000 // max(part.num_observed, 1), 1, 8)) if repeats is None else repeats
     splits = [pattern_split(part, rng) for _ in range(repeats)]

@@ -131,6 +131,12 @@ def test_the_true_rank_is_chosen():
     assert choice.errors[3] < choice.errors[2]
 
 
+@pytest.mark.parametrize("Y", [np.array([[1.0]]), np.array([[1.0, np.nan], [np.nan, 2.0]]), np.ones((3, 1))])
+def test_a_rank_is_chosen_for_the_smallest_tables(Y):
+    table = Grid(np.zeros((len(Y), 1)), Y)
+    assert choose_rank(table, Scaling.fit(table, outputs="global")).rank >= 1
+
+
 def test_the_same_seed_gives_the_same_factors():
     table, _ = low_rank(20, 30, 2, observed=0.6)
     a, b = (factorise(table, unscaled(table), 2) for _ in range(2))

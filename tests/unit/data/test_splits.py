@@ -103,10 +103,8 @@ def test_impossible_splits_are_refused(grid):
 
 @given(table=grids(), seed=st.integers(0, 2**32 - 1))
 def test_a_pattern_split_partitions_and_spares_half(table, seed):
-    try:
-        train, test = pattern_split(table, np.random.default_rng(seed))
-    except DataError:
-        assume(False)
+    assume(table.num_observed > 1)
+    train, test = pattern_split(table, np.random.default_rng(seed))
     assert sorted(valued(train) + valued(test)) == valued(table)
     assert train.Y is test.Y is table.Y
 

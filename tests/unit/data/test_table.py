@@ -118,3 +118,13 @@ def test_cells_become_a_grid_where_inputs_coincide():
 def test_repeated_cells_do_not_become_a_grid():
     with pytest.raises(DataError, match="several values at one input"):
         Cells(np.zeros((2, 1)), np.array([0, 0]), np.array([1.0, 2.0])).to_grid()
+
+
+def test_cells_are_compacted_where_a_grid_is_small_enough():
+    row, output = np.divmod(np.arange(12), 3)
+    shared = Cells(row[:, None].astype(float), output, np.arange(12.0))
+    assert isinstance(shared.compact(), Grid)
+    scattered = Cells(np.arange(12.0)[:, None], np.arange(12), np.arange(12.0))
+    assert scattered.compact() is scattered
+    repeated = Cells(np.zeros((2, 1)), np.array([0, 0]), np.array([1.0, 2.0]))
+    assert repeated.compact() is repeated
