@@ -104,12 +104,16 @@ class _Stationary(torch.autograd.Function):
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
     """Matern correlation ρ and its slope dρ/ds at squared distances s."""
-    # The slope of the roughest profile is infinite at s = 0, where the gradient of s itself is zero.
-    r = s.clamp(min=1e-20).sqrt()
     c = math.sqrt(2.0 * nu)
-    decay = torch.exp(-c * r)
     if nu == 0.5:
-        return decay, -0.5 * decay / r
+        # Where s is no more than rounding error the points coincide, and the kink there has no slope. Dividing by such
+        # an r would multiply the rounding errors of the backward by it.
+        apart = s > 10.0 * torch.finfo(s.dtype).eps
+        r = torch.where(apart, s, 0.0).sqrt()
+        decay = torch.exp(-r)
+        return decay, torch.where(apart, -0.5 * decay / r, 0.0)
+    r = s.sqrt()
+    decay = torch.exp(-c * r)
     if nu == 1.5:
         # ρ = (1 + c r) e^(−c r),  dρ/ds = −(c²/2) e^(−c r)
         return (1.0 + c * r) * decay, -0.5 * c**2 * decay
