@@ -1,0 +1,15 @@
+"""What holds for every test: the shapes that the mathematical rooms annotate are checked at every call."""
+
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+
+# A module is checked only if it is first imported under the hook, and this file comes before every test module.
+ROOMS = ("linalg", "quadrature", "kernels", "embeddings", "likelihoods", "variational", "models", "prediction")
+install_import_hook([f"manygp.{room}" for room in ROOMS], "beartype.beartype")
+
+
+@pytest.fixture
+def rng():
+    """Seeded randomness; numpy's draws are float64 without being asked."""
+    return np.random.default_rng(20240229)

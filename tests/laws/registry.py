@@ -1,0 +1,90 @@
+"""Everything the laws are run over. What the package exports and is not here fails `test_completeness.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from torch import nn
+
+from manygp.embeddings import Residual, make_embedding
+from manygp.estimators import TLVMOGP, Estimator
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+from manygp.variational import CholeskyPosterior, GaussianEvidence, NaturalPosterior, Posterior, SiteEvidence
+
+# -- kernels: by the number of dimensions they are made for ------------------------------------------------------------
+
+FUSED_KERNELS: dict[str, Callable[[int], Kernel]] = {
+    name: lambda dim, name=name: make_kernel(name, dim) for name in ("rbf", "matern12", "matern32", "matern52")
+}
+# GPyTorch's own, as a user would pass them.
+GIVEN_KERNELS: dict[str, Callable[[int], Kernel]] = {
+    "rational quadratic": lambda dim: make_kernel(ScaleKernel(RQKernel(ard_num_dims=dim)), dim),
+    "without a scale": lambda dim: make_kernel(RBFKernel(), dim),
+    "sum on active dimensions": lambda dim: make_kernel(
+        ScaleKernel(RBFKernel(active_dims=[0, dim - 1])) + ScaleKernel(RBFKernel(active_dims=range(1, dim))), dim
+    ),
+    "product with a periodic": lambda dim: make_kernel(
+        ScaleKernel(RBFKernel(ard_num_dims=dim) * PeriodicKernel(active_dims=[0])), dim
+    ),
+}
+KERNELS = FUSED_KERNELS | GIVEN_KERNELS
+
+# -- embeddings: by the number of dimensions of the pairs --------------------------------------------------------------
+
+
+class Wide(nn.Module):
+    """A module of the user's own that changes the number of dimensions."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.linear = nn.Linear(dim, dim + 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(nn.functional.linear(x, self.linear.weight.to(x), self.linear.bias.to(x)))
+
+
+EMBEDDINGS: dict[str, Callable[[int], nn.Module]] = {
+    "residual": lambda dim: make_embedding("residual", dim),
+    "residual without a bound": lambda dim: make_embedding("residual", dim, spectral_bound=None),
+    "identity": lambda dim: make_embedding("identity", dim),
+    "mlp": lambda dim: make_embedding("mlp", dim),
+    "given module": lambda dim: make_embedding(Wide(dim), dim),
+}
+EMBEDDING_CLASSES: tuple[type[nn.Module], ...] = (Residual,)
+
+# -- likelihoods: by the number of outputs -----------------------------------------------------------------------------
+
+LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
+    "gaussian": lambda p: Gaussian(p, noise=0.3),
+    "gaussian with a noise for each output": lambda p: Gaussian(p, noise=0.3, per_output=True),
+}
+# Not for fitting: predictions of the function itself.
+PREDICTION_LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = LIKELIHOODS | {"noiseless": lambda p: Noiseless()}
+
+# -- variational core --------------------------------------------------------------------------------------------------
+
+LATENT_POSTERIORS = ("full", "diagonal", "point")
+POSTERIORS: dict[str, Callable[[int], Posterior]] = {"natural": NaturalPosterior, "cholesky": CholeskyPosterior}
+EVIDENCES = (GaussianEvidence, SiteEvidence)
+
+# -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
+
+AUTOGRAD_FUNCTIONS = ("_Stationary", "_Gram", "_QuadraticForm")
+
+# -- estimators: a class and settings under which it fits a small table in a moment ------------------------------------
+
+_TINY: dict[str, Any] = {"latent_dim": 2, "num_inducing": 10, "epochs": 3, "device": "cpu", "progress": False}
+ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
+    "tlvmogp": (TLVMOGP, _TINY | {"standardize": "output", "num_samples": 5}),
+    "tlvmogp, paper preset": (TLVMOGP, _TINY | {"preset": "paper"}),
+    "tlvmogp, diagonal latents, matern": (
+        TLVMOGP,
+        _TINY | {"standardize": "global", "latent_posterior": "diagonal", "kernel": "matern32", "embedding": "mlp"},
+    ),
+    "tlvmogp, point latents, raw data": (
+        TLVMOGP,
+        _TINY | {"standardize": False, "latent_posterior": "point", "embedding": "identity", "num_samples": 1},
+    ),
+}

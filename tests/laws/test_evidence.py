@@ -1,0 +1,118 @@
+"""Three statistics = cell by cell: the Gaussian path and the general path say the same about the same batch."""
+
+import math
+
+import pytest
+import torch
+
+from manygp.kernels import cross_covariance, kernel_diagonal
+from manygp.variational import GaussianEvidence, SiteEvidence
+
+from ..tolerances import SAME_FORMULA, assert_close
+from . import worlds
+from .registry import EMBEDDINGS, KERNELS, POSTERIORS
+
+
+def both(model, batch, dtype=torch.float64):
+    """The two kinds of evidence of one batch."""
+    outputs = batch.outputs[batch.column]
+    e = model.embed(batch.x.to(dtype), model.latents.mean[outputs])
+    K = cross_covariance(model.gp.kernel, e, model.gp.Z.to(dtype))
+    diagonal, Linv, y = kernel_diagonal(model.gp.kernel, e), model.gp.whitening(), batch.y.to(dtype)
+    statistics = GaussianEvidence.from_batch(K, diagonal, Linv, y, model.likelihood.noise[0])
+    return statistics, SiteEvidence(K, diagonal, Linv, y, outputs, model.likelihood)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("posterior", POSTERIORS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_data_terms_agree(rng, kernel, posterior, dtype):
+    model = worlds.random_model(rng, kernel=kernel, posterior=posterior)
+    statistics, sites = both(model, worlds.whole_batch(worlds.random_grid(rng)), dtype)
+    q = model.gp.posterior.moments()
+    assert_close(statistics.expected_log_lik(q), sites.expected_log_lik(q), SAME_FORMULA, dtype)
+
+
+@pytest.mark.parametrize("embedding", EMBEDDINGS)
+def test_their_gradients_agree(rng, embedding):
+    model = worlds.random_model(rng, embedding=embedding, posterior="cholesky")
+    batch = worlds.whole_batch(worlds.random_grid(rng))
+    parameters = [parameter for parameter in model.parameters() if parameter.numel()]
+    q = model.gp.posterior.moments()
+    first, second = (
+        torch.autograd.grad(evidence.expected_log_lik(q), parameters, retain_graph=True, allow_unused=True)
+        for evidence in both(model, batch)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert_close(a, b)
+
+
+@pytest.mark.parametrize("weight", [1.0, 7.5])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_natural_targets_agree(rng, kernel, weight):
+    model = worlds.random_model(rng, kernel=kernel)
+    statistics, sites = both(model, worlds.whole_batch(worlds.random_grid(rng)))
+    for a, b in zip(
+        statistics.natural_target(model.gp.posterior, weight),
+        sites.natural_target(model.gp.posterior, weight),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "kind"), [("gaussian", GaussianEvidence), ("gaussian with a noise for each output", SiteEvidence)]
+)
+def test_one_noise_takes_the_short_path(rng, likelihood, kind):
+    model = worlds.random_model(rng, likelihood=likelihood)
+    evidence = model.gp.evidence(
+        worlds.normal(rng, 5, 4), worlds.normal(rng, 5), torch.zeros(5, dtype=torch.int64), model.likelihood
+    )
+    assert isinstance(evidence, kind)
+
+
+def test_an_empty_batch_says_nothing(rng):
+    model = worlds.random_model(rng)
+    none = model.gp.evidence(
+        worlds.normal(rng, 0, 4), worlds.normal(rng, 0), torch.zeros(0, dtype=torch.int64), model.likelihood
+    )
+    assert_close(none.expected_log_lik(model.gp.posterior.moments()), 0.0)
+    theta, precision = none.natural_target(model.gp.posterior, 1.0)
+    assert torch.equal(theta, torch.zeros(6, dtype=torch.float64))
+    assert torch.equal(precision, torch.eye(6, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("noise", [1e-5, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("rate", [0.01, 0.5, 1.0])
+def test_natural_steps_keep_the_precision_positive_definite(rng, rate, noise):
+    model = worlds.random_model(rng, num_inducing=12)
+    model.likelihood.noise = torch.tensor(noise)
+    least = min(1.0, float(torch.linalg.eigvalsh(model.gp.posterior.precision)[0]))
+    for _ in range(20):
+        batch = worlds.whole_batch(worlds.random_grid(rng, num_inputs=5))
+        model.natural_elbo(batch, worlds.generator(), rate)
+        precision = model.gp.posterior.precision
+        assert torch.equal(precision, precision.T)
+        # A mixture of the start and of targets I + something positive semidefinite, whatever the data.
+        assert torch.linalg.eigvalsh(precision)[0] >= 0.999 * least
+        assert math.isfinite(float(model.gp.posterior.moments().kl()))
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "gaussian with a noise for each output"])
+def test_a_natural_step_of_rate_one_is_stationary(rng, likelihood):
+    """At the target no gradient of the bound with respect to q is left, and a second step stays."""
+    batch = worlds.whole_batch(worlds.random_grid(rng))
+    model = worlds.random_model(rng, likelihood=likelihood)
+    model.natural_elbo(batch, worlds.generator(), 1.0)
+    moments = model.gp.posterior.moments()
+    model.natural_elbo(batch, worlds.generator(), 1.0)
+    again = model.gp.posterior.moments()
+    assert_close(again.mean, moments.mean)
+    free = worlds.random_model(rng, posterior="cholesky").gp.posterior
+    free.set_moments(moments.mean, moments.covariance)
+    model.gp.posterior = free
+    gradients = torch.autograd.grad(model.elbo(batch, worlds.generator()).bound, list(free.parameters()))
+    for gradient in gradients:
+        assert_close(gradient, torch.zeros_like(gradient))

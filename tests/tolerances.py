@@ -1,0 +1,44 @@
+"""How close is equal: one place for all tolerances, by dtype and by what is compared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+__all__ = ["EXACT_GP", "GPYTORCH", "SAME_FORMULA", "STANDARD_ERRORS", "Tolerance", "assert_close", "assert_monte_carlo"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Relative and absolute tolerance of work in one dtype."""
+
+    rtol: float
+    atol: float
+
+
+# The same mathematics in another order of operations.
+SAME_FORMULA = {torch.float64: Tolerance(1e-9, 1e-10), torch.float32: Tolerance(2e-4, 2e-4)}
+# Another library's code on the same parameters.
+GPYTORCH = {torch.float64: Tolerance(1e-8, 1e-9), torch.float32: Tolerance(1e-3, 1e-3)}
+# A sparse GP that should be exact, through two factorisations of a covariance that need not be well conditioned.
+EXACT_GP = {torch.float64: Tolerance(1e-6, 1e-6), torch.float32: Tolerance(1e-2, 1e-2)}
+# How far a Monte Carlo average may lie from the truth; seeds are fixed, so that this is decided once.
+STANDARD_ERRORS = 4.5
+
+
+def assert_close(actual, expected, tolerances=SAME_FORMULA, dtype=torch.float64):
+    """Numbers, arrays or tensors agree to the tolerance of their dtype."""
+    tolerance = tolerances[dtype]
+    np.testing.assert_allclose(_numbers(actual), _numbers(expected), rtol=tolerance.rtol, atol=tolerance.atol)
+
+
+def assert_monte_carlo(draws, expected):
+    """The average of draws along the first axis agrees with an exact expectation."""
+    draws = _numbers(draws)
+    error = draws.std(axis=0) / np.sqrt(len(draws))
+    distance = np.abs(draws.mean(axis=0) - _numbers(expected))
+    assert (distance <= STANDARD_ERRORS * error + 1e-12).all(), f"{(distance / error).max()} standard errors off"
+
+
+def _numbers(values):
+    return values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
