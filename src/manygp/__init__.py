@@ -1,7 +1,7 @@
 """ManyGP: Gaussian processes with many correlated outputs.
 
-    model = manygp.TLVMOGP().fit(X, Y)        # Y (n, p) with NaN where nothing was observed
-    mean, std = model.predict(X_new, return_std=True)
+model = manygp.TLVMOGP().fit(X, Y)        # Y (n, p) with NaN where nothing was observed
+mean, std = model.predict(X_new, return_std=True)
 """
 
 from manygp._version import __version__

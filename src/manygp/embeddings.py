@@ -33,9 +33,7 @@ def make_embedding(
         for _ in range(num_blocks - 1):
             layers += [nn.ReLU(), nn.Linear(width, width)]
         return nn.Sequential(*layers, nn.ReLU(), nn.Linear(width, dim)).double()
-    raise SettingError(
-        f"embedding={embedding!r} is unknown: use one of {', '.join(EMBEDDINGS)}, or a torch.nn.Module."
-    )
+    raise SettingError(f"embedding={embedding!r} is unknown: use one of {', '.join(EMBEDDINGS)}, or a torch.nn.Module.")
 
 
 def embedding_dim(embedding: nn.Module, dim: int) -> int:

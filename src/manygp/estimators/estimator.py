@@ -47,7 +47,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     device: Any
     random_state: Any
 
-    model_: nn.Module
+    model_: Any
     scaling_: Scaling
     history_: History
     output_names_: tuple[Hashable, ...]
@@ -70,9 +70,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(
-        self, X: Any, Y: Any = None, *, mask: Any = None, output_names: Sequence[Hashable] | None = None
-    ) -> Self:
+    def fit(self, X: Any, Y: Any = None, *, mask: Any = None, output_names: Sequence[Hashable] | None = None) -> Self:
         """Fit to a grid of observations.
 
         Parameters
@@ -206,7 +204,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         return float(np.mean(1.0 - explained[usable] / spread[usable]))
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted model to a folder, without pickle; an existing model is replaced only when all is written."""
+        """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written."""
         from manygp.estimators.persistence import save
 
         self._check_fitted()
@@ -278,5 +276,3 @@ def _warn_of_gaps(table: Table) -> None:
             UserWarning,
             stacklevel=4,
         )
-
-

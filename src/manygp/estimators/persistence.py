@@ -48,7 +48,9 @@ def save(estimator: Estimator, path: Path) -> None:
                 old.rename(path)
             raise
     except (OSError, SafetensorError) as error:
-        raise ModelFileError(f"The model could not be written to {path} ({error}); nothing there was changed.") from error
+        raise ModelFileError(
+            f"The model could not be written to {path} ({error}); nothing there was changed."
+        ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -78,8 +80,7 @@ def load_estimator(
         estimator = estimators[name](**settings)
         with torch.random.fork_rng(devices=[]):
             model = estimator._restore(config["sizes"])
-        state = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
-        model.load_state_dict(state)
+        model.load_state_dict(_with_prefix(tensors, "model."))
         _attach(estimator, model.train(False), config, tensors)
     except (ModelFileError, SettingError):
         raise
@@ -89,7 +90,10 @@ def load_estimator(
 
 
 def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {f"model.{key}": value.detach().cpu().contiguous().clone() for key, value in estimator.model_.state_dict().items()}
+    tensors = {
+        f"model.{key}": value.detach().cpu().contiguous().clone()
+        for key, value in estimator.model_.state_dict().items()
+    }
     tensors |= {f"scaling.{key}": torch.as_tensor(value).clone() for key, value in estimator.scaling_.arrays().items()}
     config = {
         "format": FORMAT,
@@ -110,7 +114,9 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    scaling = {key.removeprefix("scaling."): value.numpy() for key, value in tensors.items() if key.startswith("scaling.")}
+    scaling = {
+        key.removeprefix("scaling."): value.numpy() for key, value in tensors.items() if key.startswith("scaling.")
+    }
     estimator.model_, estimator.scaling_ = model, Scaling.from_arrays(scaling)
     history = config["history"]
     estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
@@ -120,6 +126,10 @@ def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tens
     estimator.n_outputs_ = int(config["sizes"]["num_outputs"])
     if config["feature_names"] is not None:
         estimator.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -171,8 +181,8 @@ def _decode(key: str, value: Any, tensors: dict[str, Tensor], modules: dict[str,
         return float(value["float"])
     if key not in modules:
         raise ModelFileError(
-            f"{path} was fitted with {key}={value['module']}(...), a module of your own, whose code is not in the folder: "
-            f"pass one like it, manygp.load({str(path)!r}, {key}=...)."
+            f"{path} was fitted with {key}={value['module']}(...), a module of your own, whose code is not in the "
+            f"folder: pass one like it, manygp.load({str(path)!r}, {key}=...)."
         )
     return modules[key]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import CellPlan, Cells, Grid, GridPlan, Plan, Scaling, Table
+from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.embeddings import Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
@@ -167,6 +167,8 @@ class TLVMOGP(Estimator):
         self.freeze_likelihood = freeze_likelihood
         self.max_grad_norm = max_grad_norm
 
+    model_: TransformedLatentModel
+
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
     @property
@@ -264,7 +266,8 @@ class TLVMOGP(Estimator):
         return scaling
 
     def _choose_sizes(self, table: Table, scaling: Scaling, rng: np.random.Generator) -> dict[str, Any]:
-        latent_dim, num_inducing = self.latent_dim, self.num_inducing
+        latent_dim: Any = self.latent_dim
+        num_inducing: Any = self.num_inducing
         prior_mean = self._prior_mean(table.num_outputs)
         if latent_dim == "auto" and prior_mean is not None:
             latent_dim = prior_mean.shape[1]
@@ -273,7 +276,7 @@ class TLVMOGP(Estimator):
             num_inducing = min(_PAPER["num_inducing"], table.num_observed) if num_inducing == "auto" else num_inducing
         if not isinstance(num_inducing, str) and num_inducing > table.num_observed:
             raise SettingError(
-                f"num_inducing={num_inducing} is more than the {table.num_observed} observed cells: use fewer, or 'auto'."
+                f"num_inducing={num_inducing} exceeds the {table.num_observed} observed cells: use fewer or 'auto'."
             )
         if "auto" in (latent_dim, num_inducing):
             latent_dim, num_inducing = choose_sizes(table, scaling, latent_dim, num_inducing, rng)
@@ -334,8 +337,8 @@ class TLVMOGP(Estimator):
         n, p = table.num_inputs, table.num_outputs
         # Cells of the grid, gaps included, that hold as many observations as a batch should.
         budget = max(1, round(_BATCH_CELLS * n * p / table.num_observed))
-        outputs = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
-        inputs = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
+        outputs: Any = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
+        inputs: Any = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
         return GridPlan(table, scaling, inputs, outputs)
 
     def _schedule(self, plan: Plan) -> Schedule:

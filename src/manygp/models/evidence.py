@@ -58,7 +58,7 @@ def evidence_lengthscales(
         loss.backward()
         return float(loss.detach())
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     final = raw.detach() if torch.isfinite(raw).all() else start
     return Lengthscales(final[:d].exp().numpy(), float(final[d].exp()), float(final[d + 1].exp()))
 
@@ -99,7 +99,11 @@ def _subsets(
             x, y = x[kept], y[kept]
         parts.append((x, y - y.mean()))
     n = max(len(y) for _, y in parts)
-    X, Y, seen = np.zeros((len(parts), n, table.num_features)), np.zeros((len(parts), n)), np.zeros((len(parts), n), bool)
+    X, Y, seen = (
+        np.zeros((len(parts), n, table.num_features)),
+        np.zeros((len(parts), n)),
+        np.zeros((len(parts), n), bool),
+    )
     for i, (x, y) in enumerate(parts):
         X[i, : len(y)], Y[i, : len(y)], seen[i, : len(y)] = x, y, True
     return torch.as_tensor(X), torch.as_tensor(Y), torch.as_tensor(seen)

@@ -52,9 +52,7 @@ def _observed_subset(table: Grid, size: int, rng: np.random.Generator) -> tuple[
 
 
 @torch.no_grad()
-def greedy_inducing(
-    kernel: Kernel, candidates: Float[Tensor, "c e"], num_inducing: int
-) -> Float[Tensor, "m e"]:
+def greedy_inducing(kernel: Kernel, candidates: Float[Tensor, "c e"], num_inducing: int) -> Float[Tensor, "m e"]:
     """Inducing points among candidates, each where the variance left by those before is largest.
 
     This is a pivoted Cholesky factorisation of the candidates' covariance: O(c m²) time, O(c m) memory.

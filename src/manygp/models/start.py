@@ -77,8 +77,8 @@ def choose_sizes(
 ) -> tuple[int, int]:
     """Latent dimensions by held-out cells; inducing points by how many pieces the functions have.
 
-    A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input; the pieces of all
-    inputs multiply, up to the number of distinct inputs, and each needs a point for every latent direction and one more.
+    A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input. The pieces of all
+    inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more.
     """
     if isinstance(latent_dim, str):
         latent_dim = 1

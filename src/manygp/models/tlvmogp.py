@@ -39,6 +39,10 @@ class TransformedLatentModel(nn.Module):
         What every input and latent dimension is divided by before Φ, shape (d + h,).
     """
 
+    embedding: nn.Module
+    gp: InducingGP
+    latents: Latents
+    likelihood: Likelihood
     units: Tensor
 
     def __init__(

@@ -7,6 +7,7 @@ likelihood it enters through the marginals of its cells.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -50,7 +51,7 @@ class GaussianEvidence(Evidence):
         y: Float[Tensor, " b"],
         noise: Float[Tensor, ""],
     ) -> "GaussianEvidence":
-        """Statistics of cells with values y and cross-covariances K; sums in the dtype of K, the rest in that of Linv."""
+        """Statistics of cells with values y; sums in the dtype of K, the rest in that of Linv."""
         Φ, ψ = gram(K, y)
         AA = Linv @ Φ.to(Linv.dtype) @ Linv.T
         Ay = Linv @ ψ.to(Linv.dtype)
@@ -136,12 +137,12 @@ def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Te
 
 class _Gram(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(K, y)
         return K.T @ K, K.T @ y
 
     @staticmethod
-    def backward(ctx, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
         K, y = ctx.saved_tensors
         # ∂/∂K = K (G + Gᵀ) + y gᵀ
         grad = torch.addr(K @ (G + G.T), y, g)
@@ -150,13 +151,13 @@ class _Gram(torch.autograd.Function):
 
 class _QuadraticForm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, K: Tensor, C: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, K: Tensor, C: Tensor) -> Tensor:
         T = K @ C
         ctx.save_for_backward(K, T)
         return (T * K).sum(-1)
 
     @staticmethod
-    def backward(ctx, g: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
         K, T = ctx.saved_tensors
         # ∂/∂K = 2 g K C,  ∂/∂C = Kᵀ diag(g) K
         gK = g.unsqueeze(-1) * K

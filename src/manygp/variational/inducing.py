@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn

@@ -32,6 +32,8 @@ class Latents(nn.Module):
     """
 
     prior_mean: Tensor | None
+    _rows: Tensor
+    _cols: Tensor
 
     def __init__(
         self,
@@ -44,9 +46,7 @@ class Latents(nn.Module):
     ):
         super().__init__()
         if posterior not in LATENT_POSTERIORS:
-            raise SettingError(
-                f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}."
-            )
+            raise SettingError(f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}.")
         self.dim, self.posterior, self.prior_variance, self.sparse = dim, posterior, prior_variance, sparse
         self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
         start = torch.zeros(num_outputs, dim, dtype=torch.float64) if prior_mean is None else prior_mean.double()
