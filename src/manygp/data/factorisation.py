@@ -90,7 +90,7 @@ class Factorisation:
 
 @dataclass(frozen=True)
 class RankChoice:
-    """The rank with the smallest held-out error, and the mean squared errors of all that were tried."""
+    """The smallest rank with about the least held-out error, and the mean squared errors of those tried."""
 
     rank: int
     errors: dict[int, float]
@@ -178,7 +178,8 @@ def choose_rank(
             fit.mean_squared_error(test, part_scaling, part_scaling.y_scale)
             for fit, (_, test) in zip(fits, splits, strict=True)
         ]
-        errors[rank] = float(np.mean(scores))
+        # On a log scale, so that one hopeless set of cells does not outvote the others.
+        errors[rank] = float(np.exp(np.log(np.maximum(scores, np.finfo(np.float64).tiny)).mean()))
         latest = list(errors.values())[-3:]
         if len(latest) == 3 and min(latest[1:]) > 0.99 * latest[0]:
             break

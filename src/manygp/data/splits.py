@@ -99,8 +99,8 @@ def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> 
     """Hold out observed cells in the pattern of the gaps, to rehearse filling them.
 
     Some outputs borrow the gaps of another: a table with lost blocks loses further blocks, one with scattered
-    gaps loses scattered cells. No output and no input gives up more than half of its cells. Where gaps are too
-    rare to borrow, cells at random make up the rest.
+    gaps loses scattered cells. No output gives up more than half of its cells, and no input more than a quarter
+    or one. Where gaps are too rare to borrow, cells at random make up the rest.
 
     Parameters
     ----------
@@ -115,7 +115,8 @@ def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> 
     target = _share(share, table.num_observed, "share")
     donors = np.flatnonzero((counts > 0) & (counts < table.num_inputs))
     held = np.zeros(table.Y.shape, dtype=np.bool_)
-    spare = table.count_per_input() // 2
+    # Of few outputs that share an input, the loss of two is a much harder task than the gaps pose.
+    spare = np.minimum(table.count_per_input() // 2, np.maximum(1, table.count_per_input() // 4))
     wanted = target
     receivers = rng.permutation(np.flatnonzero(counts > 1)) if len(donors) else donors
     chunk = max(1, CHUNK_CELLS // table.num_inputs)
