@@ -172,8 +172,9 @@ def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
 
 
 def _feature_names(X: Any) -> tuple[str, ...] | None:
-    if isinstance(X, pd.DataFrame):
-        return tuple(str(column) for column in X.columns)
+    # Numbered columns are not names, to scikit-learn neither.
+    if isinstance(X, pd.DataFrame) and all(isinstance(column, str) for column in X.columns):
+        return tuple(X.columns)
     return None
 
 
