@@ -87,7 +87,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         """
         table = as_table(X, Y, mask, output_names)
         self._fit(table)
-        self._flat_ = np.ndim(Y) == 1
+        self._flat_ = (Y.ndim if hasattr(Y, "ndim") else np.asarray(Y).ndim) == 1
         return self
 
     def fit_cells(self, x: Any, outputs: Any, y: Any, *, output_names: Sequence[Hashable] | None = None) -> Self:
@@ -252,8 +252,12 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     def _check_inputs(self, X: Any) -> FloatArray:
         self._check_fitted()
-        validate_data(self, X, reset=False, skip_check_array=True)
-        return as_inputs(X, self.n_features_in_, model=type(self).__name__)
+        inputs = as_inputs(X, self.n_features_in_, model=type(self).__name__)
+        try:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        return inputs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
