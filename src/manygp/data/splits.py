@@ -131,7 +131,8 @@ def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> 
         wanted -= int(lost[:, enough].sum())
         if wanted <= 0:
             break
-    if wanted > target // 2:
+    # A smaller set in the right pattern says more than a full one of easy cells, unless it says nothing at all.
+    if target - wanted <= target // 10:
         places = table.places()
         free = places[~held.reshape(-1)[places]]
         held.reshape(-1)[rng.choice(free, min(wanted, len(free) // 2), replace=False)] = True

@@ -111,14 +111,22 @@ def test_a_pattern_split_partitions_and_spares_half(table, seed):
 
 def test_a_table_with_lost_blocks_loses_further_blocks():
     Y = np.ones((30, 40))
-    Y[10:20, :30] = np.nan
+    Y[10:20, :20] = np.nan
     table = Grid(np.arange(30.0)[:, None], Y)
     train, test = pattern_split(table, np.random.default_rng(0), share=0.05)
-    # Only the ten complete outputs have anything to lose where the others have gaps.
+    # Only the complete outputs have anything to lose where the others have gaps.
     assert test.num_observed == 50
     assert test.mask[10:20].sum() == 50
-    assert set(test.count_per_output()[30:].tolist()) <= {0, 10}
-    assert (train.count_per_input() >= table.count_per_input() // 2).all()
+    assert set(test.count_per_output()[20:].tolist()) <= {0, 10}
+    assert (train.count_per_input() >= 3 * table.count_per_input() // 4).all()
+
+
+def test_a_few_outputs_lose_one_block_at_a_time():
+    Y = np.ones((30, 5))
+    Y[20:, :2] = np.nan
+    _, test = pattern_split(Grid(np.arange(30.0)[:, None], Y), np.random.default_rng(0))
+    assert sorted(test.count_per_output().tolist()) == [0, 0, 0, 0, 10]
+    assert test.mask[20:].sum() == 10
 
 
 def test_a_table_with_scattered_gaps_loses_scattered_cells():
