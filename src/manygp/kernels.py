@@ -6,6 +6,7 @@ kernels are evaluated by one fused function with a closed-form backward; any oth
 
 import copy
 import math
+from typing import Any
 
 import gpytorch
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from manygp.errors import SettingError
 
-__all__ = ["KERNELS", "cross_covariance", "kernel_diagonal", "make_kernel", "rescale_kernel"]
+__all__ = ["KERNELS", "cross_covariance", "cross_gram", "kernel_diagonal", "make_kernel", "rescale_kernel"]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -47,10 +48,16 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
     if not _is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    lengthscale = kernel.base_kernel.lengthscale.to(a.dtype)
-    outputscale = kernel.outputscale.to(a.dtype)
-    nu = getattr(kernel.base_kernel, "nu", math.inf)
-    return _Stationary.apply(a / lengthscale, b / lengthscale, outputscale, nu)
+    return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
+
+
+def cross_gram(
+    kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"], y: Float[Tensor, " b"]
+) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+    """KᵀK and Kᵀy with K = k(a, b), with one B x M x M product forward and one backward."""
+    if not _is_fused(kernel):
+        return _Gram.apply(cross_covariance(kernel, a, b), y)
+    return _StationaryGram.apply(*_scaled(kernel, a, b), y, _smoothness(kernel))
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
@@ -68,38 +75,88 @@ def _is_fused(kernel: Kernel) -> bool:
     return type(base) in (RBFKernel, MaternKernel) and not base.batch_shape and base.active_dims is None
 
 
-class _Stationary(torch.autograd.Function):
-    """σ² ρ(s) with s the squared distances of scaled points: one B x M array saved, few passes over it.
+def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """a and b in lengthscales, and the output scale, in the dtype of a."""
+    lengthscale = kernel.base_kernel.lengthscale.to(a.dtype)
+    return a / lengthscale, b / lengthscale, kernel.outputscale.to(a.dtype)
 
-    ρ(s) = exp(-s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise.
-    """
+
+def _smoothness(kernel: Kernel) -> float:
+    return float(getattr(kernel.base_kernel, "nu", math.inf))
+
+
+class _Stationary(torch.autograd.Function):
+    """σ² ρ(s) with s the squared distances of scaled points."""
 
     @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:  # type: ignore[override]
-        # sᵢⱼ = |aᵢ|² + |bⱼ|² − 2 aᵢ·bⱼ
-        s = torch.addmm((b * b).sum(-1), a, b.T, alpha=-2.0)
-        s.add_((a * a).sum(-1, keepdim=True)).clamp_(min=0.0)
-        ctx.nu = nu
-        if nu == math.inf:
-            K = s.mul_(-0.5).exp_().mul_(outputscale)
-            ctx.save_for_backward(a, b, outputscale, K)
-            return K
-        K, slope = _matern(s, nu)
-        K, slope = K.mul_(outputscale), slope.mul_(outputscale)
+    def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
+        K, slope = _stationary(a, b, outputscale, nu)
         ctx.save_for_backward(a, b, outputscale, K, slope)
         return K
 
     @staticmethod
-    def backward(ctx, G: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        a, b, outputscale, K, *slope = ctx.saved_tensors
-        GK = G * K
-        grad_outputscale = GK.sum() / outputscale
-        # W = G ∘ ∂K/∂s, where ∂K/∂s = −K/2 for the RBF
-        W = GK.mul_(-0.5) if ctx.nu == math.inf else G * slope[0]
-        # ∂s/∂a = 2 (a − b)
-        grad_a = 2.0 * (W.sum(1, keepdim=True) * a - W @ b) if ctx.needs_input_grad[0] else None
-        grad_b = 2.0 * (W.sum(0).unsqueeze(-1) * b - W.T @ a) if ctx.needs_input_grad[1] else None
-        return grad_a, grad_b, grad_outputscale, None
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, outputscale, K, slope = ctx.saved_tensors
+        return *_stationary_backward(G * K if slope is None else G, a, b, outputscale, K, slope), None
+
+
+class _StationaryGram(torch.autograd.Function):
+    """KᵀK and Kᵀy of a stationary K in one go, so that the B x M array is passed over as seldom as can be."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, y: Tensor, nu: float) -> tuple[Tensor, Tensor]:
+        K, slope = _stationary(a, b, outputscale, nu)
+        ctx.save_for_backward(a, b, outputscale, y, K, slope)
+        return K.T @ K, K.T @ y
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, outputscale, y, K, slope = ctx.saved_tensors
+        grad_y = K @ g if ctx.needs_input_grad[3] else None
+        # ∂/∂K = K (G + Gᵀ) + y gᵀ
+        H = (K @ (G + G.T)).addr_(y, g)
+        if slope is None:
+            H.mul_(K)
+        return *_stationary_backward(H, a, b, outputscale, K, slope), grad_y, None
+
+
+def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
+    """K = σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor.
+
+    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise.
+    """
+    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
+    center = b.mean(0)
+    a, b = a - center, b - center
+    one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
+    a2, b2 = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
+    if nu == math.inf:
+        # log K = a·b − |a|²/2 − |b|²/2 + log σ², by one product
+        left, right = torch.cat([a, -0.5 * a2, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
+        return (left @ right.T).exp_(), None
+    left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
+    K, slope = _matern((left @ right.T).clamp_(min=0.0), nu)
+    return K.mul_(outputscale), slope.mul_(outputscale)
+
+
+def _stationary_backward(
+    H: Tensor, a: Tensor, b: Tensor, outputscale: Tensor, K: Tensor, slope: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for a, b and σ² from H = G ∘ K for the RBF, or H = G for the others, G = ∂/∂K."""
+    if slope is None:
+        # ∂K/∂s = −K/2 and ∂s/∂a = 2 (a − b)
+        W, factor = H, -1.0
+    else:
+        total = (H * K).sum()
+        W, factor = H * slope, 2.0
+    e = a.shape[1]
+    rows = W @ torch.cat([b, b.new_ones(len(b), 1)], -1)
+    columns = W.T @ torch.cat([a, a.new_ones(len(a), 1)], -1)
+    grad_a = factor * (rows[:, e:] * a - rows[:, :e])
+    grad_b = factor * (columns[:, e:] * b - columns[:, :e])
+    if slope is None:
+        total = rows[:, e].sum()
+    return grad_a, grad_b, total / outputscale
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
@@ -119,3 +176,19 @@ def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
         return (1.0 + c * r) * decay, -0.5 * c**2 * decay
     # ρ = (1 + c r + c² s/3) e^(−c r),  dρ/ds = −(c²/6)(1 + c r) e^(−c r)
     return (1.0 + c * r + c**2 / 3.0 * s) * decay, -(c**2) / 6.0 * (1.0 + c * r) * decay
+
+
+class _Gram(torch.autograd.Function):
+    """KᵀK and Kᵀy of any K."""
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(K, y)
+        return K.T @ K, K.T @ y
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
+        K, y = ctx.saved_tensors
+        # ∂/∂K = K (G + Gᵀ) + y gᵀ
+        grad = torch.addr(K @ (G + G.T), y, g)
+        return grad, K @ g if ctx.needs_input_grad[1] else None

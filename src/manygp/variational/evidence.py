@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
 from manygp.likelihoods import Likelihood
+from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.variational.posterior import Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "gram", "quadratic_form"]
+__all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 
 
 class Evidence(ABC):
-    """The data term of a batch, as a function of q(v). `Linv` is the inverse Cholesky factor of Kuu."""
+    """The data term of a batch, as a function of q(v)."""
 
     @abstractmethod
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
@@ -33,37 +36,45 @@ class Evidence(ABC):
 
 @dataclass(frozen=True)
 class GaussianEvidence(Evidence):
-    """Gaussian noise σ²: AAᵀ = L⁻¹ KᵀK L⁻ᵀ, Ay = L⁻¹ Kᵀy, yᵀy and Σᵢ k(eᵢ, eᵢ) say everything."""
+    """Gaussian noise σ²: three statistics of the batch say everything.
 
-    AA: Float[Tensor, "m m"]
-    Ay: Float[Tensor, " m"]
+    Φ = KᵀK, ψ = Kᵀy, yᵀy, and Σᵢ k(eᵢ, eᵢ); seen through Kuu = L Lᵀ they are AAᵀ = L⁻¹ Φ L⁻ᵀ and Ay = L⁻¹ ψ.
+    """
+
+    Φ: Float[Tensor, "m m"]
+    ψ: Float[Tensor, " m"]
     yy: Float[Tensor, ""]
     diagonal_sum: Float[Tensor, ""]
     noise: Float[Tensor, ""]
+    Kuu: Float[Tensor, "m m"]
+    Linv: Float[Tensor, "m m"]
+    AA: Float[Tensor, "m m"]
+    Ay: Float[Tensor, " m"]
     count: int
 
     @classmethod
     def from_batch(
         cls,
-        K: Float[Tensor, "b m"],
-        diagonal: Float[Tensor, " b"],
-        Linv: Float[Tensor, "m m"],
+        kernel: Kernel,
+        e: Float[Tensor, "b e"],
+        Z: Float[Tensor, "m e"],
         y: Float[Tensor, " b"],
         noise: Float[Tensor, ""],
+        jitter: float,
     ) -> "GaussianEvidence":
-        """Statistics of cells with values y; sums in the dtype of K, the rest in that of Linv."""
-        Φ, ψ = gram(K, y)
-        AA = Linv @ Φ.to(Linv.dtype) @ Linv.T
-        Ay = Linv @ ψ.to(Linv.dtype)
-        yy, diagonal_sum = y.square().sum().to(Linv.dtype), diagonal.sum().to(Linv.dtype)
-        return cls(AA, Ay, yy, diagonal_sum, noise, y.shape[0])
+        """Statistics of cells with embeddings e and values y: sums in the dtype of e, the rest in that of Z."""
+        Φ, ψ = cross_gram(kernel, e, Z.to(e.dtype), y)
+        Φ, ψ, yy = Φ.to(Z.dtype), ψ.to(Z.dtype), y.square().sum().to(Z.dtype)
+        diagonal_sum, Kuu = kernel_diagonal(kernel, e).sum().to(Z.dtype), cross_covariance(kernel, Z, Z)
+        with torch.no_grad():
+            Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
+            AA, Ay = Linv @ Φ @ Linv.T, Linv @ ψ
+        return cls(Φ, ψ, yy, diagonal_sum, noise, Kuu, Linv, AA, Ay, y.shape[0])
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
-        # |y − Aᵀm|² = yᵀy − 2 mᵀAy + mᵀAAᵀm
-        residual = self.yy - 2.0 * (q.mean @ self.Ay) + q.mean @ self.AA @ q.mean
-        # Σ varᵢ = Σ kᵢᵢ − tr AAᵀ + tr S AAᵀ
-        variance = self.diagonal_sum - self.AA.trace() + (q.covariance * self.AA).sum()
-        return -0.5 * (self.count * torch.log(2.0 * math.pi * self.noise) + (residual + variance) / self.noise)
+        misfit = _Misfit.apply(self.Φ, self.ψ, self.Kuu, q.mean, q.covariance, self.Linv, self.AA, self.Ay)
+        misfit = misfit + self.yy + self.diagonal_sum
+        return -0.5 * (self.count * torch.log(2.0 * math.pi * self.noise) + misfit / self.noise)
 
     @torch.no_grad()
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
@@ -125,28 +136,38 @@ def conditional_moments(
     return K @ alpha.to(K.dtype), variance.clamp(min=1e-8)
 
 
-def gram(K: Float[Tensor, "b m"], y: Float[Tensor, " b"]) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
-    """KᵀK and Kᵀy, with one product over the batch backward as forward."""
-    return _Gram.apply(K, y)
-
-
 def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Tensor, " b"]:
     """kᵢᵀ C kᵢ for every row of K, C symmetric; the backward reuses K C."""
     return _QuadraticForm.apply(K, C)
 
 
-class _Gram(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(K, y)
-        return K.T @ K, K.T @ y
+class _Misfit(torch.autograd.Function):
+    """Σᵢ (yᵢ − μᵢ)² + vᵢ less yᵀy and Σ kᵢᵢ: tr(R AAᵀ) − 2 mᵀAy with R = mmᵀ + S − I.
+
+    Differentiating through the Cholesky factor of Kuu step by step costs several times as much as the closed form.
+    """
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
-        K, y = ctx.saved_tensors
-        # ∂/∂K = K (G + Gᵀ) + y gᵀ
-        grad = torch.addr(K @ (G + G.T), y, g)
-        return grad, K @ g if ctx.needs_input_grad[1] else None
+    def forward(
+        ctx: Any, Φ: Tensor, ψ: Tensor, Kuu: Tensor, m: Tensor, S: Tensor, Linv: Tensor, AA: Tensor, Ay: Tensor
+    ) -> Tensor:
+        R = torch.addr(S, m, m)
+        R.diagonal().sub_(1.0)
+        ctx.save_for_backward(R, m, Linv, AA, Ay)
+        return (R * AA).sum() - 2.0 * (m @ Ay)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        R, m, Linv, AA, Ay = ctx.saved_tensors
+        # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
+        lower = torch.addr(R @ AA, m, Ay, beta=-1.0).tril_()
+        lower.diagonal().mul_(0.5)
+        grad_Kuu = Linv.T @ (lower + lower.T) @ Linv
+        grad_Φ, grad_ψ = Linv.T @ R @ Linv, -2.0 * (Linv.T @ m)
+        grad_m = grad_S = None
+        if ctx.needs_input_grad[3]:
+            grad_m, grad_S = 2.0 * g * (AA @ m - Ay), g * AA
+        return g * grad_Φ, g * grad_ψ, g * grad_Kuu, grad_m, grad_S, None, None, None
 
 
 class _QuadraticForm(torch.autograd.Function):

@@ -53,11 +53,10 @@ class InducingGP(nn.Module):
         self, e: Float[Tensor, "b e"], y: Float[Tensor, " b"], outputs: Int[Tensor, " b"], likelihood: Likelihood
     ) -> Evidence:
         """What cells with embeddings e and values y say about q(v)."""
-        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype))
-        diagonal, Linv = kernel_diagonal(self.kernel, e), self.whitening()
         if isinstance(likelihood, Gaussian) and likelihood.is_shared:
-            return GaussianEvidence.from_batch(K, diagonal, Linv, y, likelihood.noise[0])
-        return SiteEvidence(K, diagonal, Linv, y, outputs, likelihood)
+            return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, likelihood.noise[0], self.jitter)
+        K, diagonal = cross_covariance(self.kernel, e, self.Z.to(e.dtype)), kernel_diagonal(self.kernel, e)
+        return SiteEvidence(K, diagonal, self.whitening(), y, outputs, likelihood)
 
     def natural_step(self, evidence: Evidence, weight: float, rate: float) -> None:
         """Move q(v) towards its optimum for a batch whose cells count `weight` times each."""
