@@ -4,9 +4,10 @@ Every function takes plain arrays and returns a matplotlib `Figure` that belongs
 global state is touched. Colours are safe for colour-blind readers. Needs the extra `plots`.
 """
 
+from manygp.plots.canvas import Figure
 from manygp.plots.history import plot_history
 from manygp.plots.latents import plot_latents
 from manygp.plots.maps import plot_map
 from manygp.plots.series import plot_series
 
-__all__ = ["plot_history", "plot_latents", "plot_map", "plot_series"]
+__all__ = ["Figure", "plot_history", "plot_latents", "plot_map", "plot_series"]

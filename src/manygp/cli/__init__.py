@@ -1,0 +1,5 @@
+"""The command line: `manygp demo`, `fit`, `predict`, `evaluate` and `info`."""
+
+from manygp.cli.commands import app, main
+
+__all__ = ["app", "main"]

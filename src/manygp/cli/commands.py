@@ -1,0 +1,219 @@
+"""The commands. Each reads, calls the library, and says what it did."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from manygp._version import __version__
+from manygp.cli.reading import describe, fit_table, listed, match_inputs, match_names, score_table, some
+from manygp.cli.settings import model_class, parse_settings
+from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
+from manygp.data import Table
+from manygp.errors import SettingError
+from manygp.training import History
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="manygp",
+    help="Gaussian processes with many outputs: from a table with gaps to calibrated predictions.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Data = Annotated[Path, typer.Argument(help="CSV, Parquet, NPZ or HDF5 file.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="Folder of a fitted model.", show_default=False)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the model; may be repeated.", show_default=False),
+]
+InputColumns = Annotated[
+    str | None,
+    typer.Option(help="Input columns, separated by commas (default: the first column).", show_default=False),
+]
+OutputColumn = Annotated[
+    str | None,
+    typer.Option(help="Column that names the output of each row, if the table has one cell per row."),
+]
+ValueColumn = Annotated[str | None, typer.Option(help="Column of the values, if the table has one cell per row.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
+
+_STOP_REASONS = {
+    "converged": "until the bound stopped rising",
+    "epochs": "as many as asked for",
+    "budget": "the most allowed",
+    "interrupted": "then interrupted",
+}
+
+
+def main() -> None:
+    """Entry point of the `manygp` command."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print_results(f"manygp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _manygp(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@one_sentence_errors
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for figures, tables and the model.")] = Path(
+        "manygp-demo"
+    ),
+    stations: Annotated[int, typer.Option(min=10, help="Number of stations.")] = 2000,
+    months: Annotated[int, typer.Option(min=12, help="Number of months.")] = 36,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated table.")] = 0,
+    settings: Settings = None,
+) -> None:
+    """Fit a generated climate table with gaps, compare with simpler ways, and draw the result."""
+    from manygp.demo import run_demo
+    from manygp.estimators import ESTIMATORS
+
+    chosen = parse_settings(ESTIMATORS["tlvmogp"], settings or [])
+    run_demo(out, num_stations=stations, num_months=months, random_state=seed, settings=chosen)
+
+
+@app.command()
+@one_sentence_errors
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the fitted model.", show_default=False)],
+    model: Annotated[str, typer.Option("--model", "-m", help="Name of the model.")] = "tlvmogp",
+    settings: Settings = None,
+    input_columns: InputColumns = None,
+    output_column: OutputColumn = None,
+    value_column: ValueColumn = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a model to a table with gaps and save it.
+
+    Ctrl-C ends the fit early and saves what was learnt so far.
+    """
+    from manygp.estimators import ESTIMATORS
+
+    kind = model_class(model, ESTIMATORS)
+    chosen = parse_settings(kind, settings or [])
+    if quiet:
+        chosen["progress"] = False
+    if out.exists() and not out.is_dir():
+        raise SettingError(f"--out {out} is a file; name a folder for the model.")
+    # A folder that cannot be made is better known before the fit than after it.
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table = _read(data, "train", input_columns, output_column, value_column)
+    estimator = fit_table(kind(**chosen), table)
+    if estimator.history_.stop_reason == "interrupted":
+        remark("Interrupted: what was learnt so far is kept.")
+    remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
+    estimator.save(out)
+    remark(f"Saved to {out}.")
+
+
+@app.command()
+@one_sentence_errors
+def predict(
+    folder: Folder,
+    inputs: Annotated[Path, typer.Option("--inputs", "-i", help="File with the inputs.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV, Parquet or NPZ file to write.", show_default=False)],
+    outputs: Annotated[
+        str | None,
+        typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False),
+    ] = None,
+) -> None:
+    """Predict mean, standard deviation and 90% interval of every output at given inputs."""
+    from manygp.data.files import read_inputs, write_frame
+    from manygp.estimators import load
+
+    estimator = load(folder)
+    X = match_inputs(estimator, read_inputs(inputs))
+    asked = listed(outputs)
+    names = None if asked is None else match_names(asked, estimator.output_names_)
+    prediction = estimator.predict_dist(X, outputs=names)
+    frame = prediction.to_frame(0.9)
+    # The inputs come first in the frame; they get back the names that the user knows.
+    known = getattr(estimator, "feature_names_in_", [])
+    write_frame(out, frame.rename(columns=dict(zip(frame.columns, known, strict=False))))
+    remark(f"Wrote {len(frame):,} predictions ({len(X):,} inputs x {prediction.shape[1]:,} outputs) to {out}.")
+
+
+@app.command()
+@one_sentence_errors
+def evaluate(
+    folder: Folder,
+    data: Data,
+    input_columns: InputColumns = None,
+    output_column: OutputColumn = None,
+    value_column: ValueColumn = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Score a model on the observed cells of a table."""
+    from manygp.estimators import load
+
+    estimator = load(folder)
+    scores = score_table(estimator, _read(data, "test", input_columns, output_column, value_column))
+    if as_json:
+        print_results(json.dumps(scores))
+    else:
+        shown = {name: value if isinstance(value, int) else f"{value:.4f}" for name, value in scores.items()}
+        print_table(f"{type(estimator).__name__} on {data}", shown)
+
+
+@app.command()
+@one_sentence_errors
+def info(folder: Folder) -> None:
+    """Tell what a model folder holds."""
+    from manygp.estimators import load
+
+    estimator = load(folder)
+    history = estimator.history_
+    features = getattr(estimator, "feature_names_in_", ())
+    rows: dict[str, Any] = {
+        "model": type(estimator).__name__,
+        "inputs": f"{estimator.n_features_in_} ({some(list(features)) or 'unnamed'})",
+        "outputs": f"{estimator.n_outputs_:,} ({some(estimator.output_names_)})",
+        "training": _course(history),
+    }
+    if len(history):
+        rows["bound"] = f"{history['bound'][-1]:,.1f} nats"
+    print_table(str(folder), rows)
+    print_table("settings", estimator.get_params())
+
+
+def _course(history: History) -> str:
+    """How a fit went, in a few words."""
+    count = len(history)
+    reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
+    return f"{count} epoch{'' if count == 1 else 's'} in {history.seconds:.1f} s, {reason}"
+
+
+def _read(
+    data: Path, part: str, input_columns: str | None, output_column: str | None, value_column: str | None
+) -> Table:
+    """Read a table and say what was taken as what."""
+    from manygp.data.files import read_table
+
+    table = read_table(
+        data,
+        part=part,
+        input_columns=listed(input_columns),
+        output_column=output_column,
+        value_column=value_column,
+    )
+    remark(f"Read {data}: {describe(table)}")
+    return table

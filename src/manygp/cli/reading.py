@@ -1,0 +1,106 @@
+"""Between files and estimators: what was read, said in words, fitted and scored."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from manygp.data import Cells, Grid, Table
+from manygp.data.table import FloatArray
+from manygp.errors import DataError
+
+__all__ = ["describe", "fit_table", "listed", "match_inputs", "match_names", "score_table", "some"]
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The names in a text that separates them by commas."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise DataError(f"{text!r} names no column; separate names by commas, for example a,b.")
+    return names
+
+
+def some(names: Sequence[Hashable], most: int = 3) -> str:
+    """A few of many names, for people to read."""
+    if len(names) <= most + 1:
+        return ", ".join(map(str, names))
+    return f"{', '.join(map(str, names[: most - 1]))}, …, {names[-1]}"
+
+
+def describe(table: Table) -> str:
+    """One sentence on what a file was taken as."""
+    features = table.feature_names or _positions(table.num_features)
+    plural = "s" if len(features) > 1 else ""
+    outputs = f"{table.num_outputs:,} output{'s' if table.num_outputs > 1 else ''} ({some(table.output_names)})"
+    text = f"input{plural} {some(features)}, {outputs}, {table.num_observed:,} observed cells"
+    if isinstance(table, Grid):
+        total = table.num_inputs * table.num_outputs
+        text = f"{table.num_inputs:,} rows, {text} of {total:,} ({1 - table.num_observed / total:.0%} missing)"
+    return f"{text}."
+
+
+def fit_table(estimator: Any, table: Table) -> Any:
+    """Fit an estimator to a table of either layout."""
+    if isinstance(table, Cells):
+        return estimator.fit_cells(_inputs(table), _names(table), table.y, output_names=table.output_names)
+    assert isinstance(table, Grid)
+    return estimator.fit(_inputs(table), table.Y, mask=table.mask, output_names=table.output_names)
+
+
+def score_table(estimator: Any, table: Table) -> dict[str, float]:
+    """Scores of an estimator on the observed cells of a table; its outputs are matched by name."""
+    names = match_names(table.output_names, estimator.output_names_)
+    features = table.feature_names or _positions(table.num_features)
+    X = match_inputs(estimator, pd.DataFrame(table.X, columns=list(features)))
+    if isinstance(table, Cells):
+        matched = np.empty(len(names), dtype=object)
+        matched[:] = names
+        return dict(estimator.predict_cells(X, list(matched[table.output])).score(table.y))
+    assert isinstance(table, Grid)
+    Y = table.Y if table.mask is None else np.where(table.mask, table.Y, np.nan)
+    return dict(estimator.predict_dist(X, outputs=names).score(Y))
+
+
+def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:
+    """The outputs meant by some names; text finds an output whose name was a number."""
+    by_text: dict[Hashable, Hashable] = {str(name): name for name in known}
+    by_name = set(known)
+    return [name if name in by_name else by_text.get(str(name), name) for name in asked]
+
+
+def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatArray:
+    """Inputs in the columns and order that an estimator was fitted with.
+
+    Where one of the two sides has no names of its own, columns are matched by position.
+    """
+    wanted = getattr(estimator, "feature_names_in_", None)
+    if wanted is None:
+        return inputs.to_numpy()
+    wanted = list(wanted)
+    missing = [name for name in wanted if name not in inputs.columns]
+    if missing and list(inputs.columns) == _positions(len(wanted)):
+        return inputs.set_axis(wanted, axis=1)
+    if missing:
+        raise DataError(
+            f"There is no input column {missing[0]!r}; the model was fitted with the inputs {some(wanted, 6)}, "
+            f"and the file has {some(list(inputs.columns), 6)}."
+        )
+    return inputs[wanted]
+
+
+def _inputs(table: Table) -> pd.DataFrame | FloatArray:
+    """A table's inputs, with their names if they have any."""
+    return table.X if table.feature_names is None else pd.DataFrame(table.X, columns=list(table.feature_names))
+
+
+def _positions(count: int) -> list[str]:
+    """What input columns without names are called."""
+    return [f"x{i}" for i in range(count)]
+
+
+def _names(table: Cells) -> list[Hashable]:
+    """The name of the output of each cell."""
+    return [table.output_names[i] for i in table.output]
