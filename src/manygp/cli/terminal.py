@@ -31,8 +31,9 @@ def print_results(text: str) -> None:
 
 
 def print_table(title: str, rows: Mapping[str, object]) -> None:
-    """Print names and values as a two-column table."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    """Print names and values as a two-column table under its title."""
+    typer.echo(title)
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
