@@ -32,10 +32,10 @@ def save(estimator: Estimator, path: Path) -> None:
     if path.exists() and not _is_model_folder(path):
         raise ModelFileError(f"{path} exists and is not a ManyGP model: choose another folder or remove it.")
     config, tensors = _describe(estimator)
-    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.parent / f".{path.name}.{uuid.uuid4().hex}.new"
     old = fresh.with_suffix(".old")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir()
         save_file(tensors, fresh / TENSORS)
         (fresh / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -72,7 +72,7 @@ def load_estimator(
     """
     config = _read_config(path)
     name = config.get("estimator")
-    if name not in estimators:
+    if not isinstance(name, str) or name not in estimators:
         raise ModelFileError(f"{path} holds a model of the unknown kind {name!r}: known are {', '.join(estimators)}.")
     try:
         tensors = load_file(path / TENSORS)
