@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["EXACT_GP", "GPYTORCH", "SAME_FORMULA", "STANDARD_ERRORS", "Tolerance", "assert_close", "assert_monte_carlo"]
+__all__ = ["EXACT_GP", "GPYTORCH", "PREDICTION", "SAME_FORMULA", "assert_close", "assert_monte_carlo"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ SAME_FORMULA = {torch.float64: Tolerance(1e-9, 1e-10), torch.float32: Tolerance(
 GPYTORCH = {torch.float64: Tolerance(1e-8, 1e-9), torch.float32: Tolerance(1e-3, 1e-3)}
 # A sparse GP that should be exact, through two factorisations of a covariance that need not be well conditioned.
 EXACT_GP = {torch.float64: Tolerance(1e-6, 1e-6), torch.float32: Tolerance(1e-2, 1e-2)}
+# The same prediction in other chunks: jitter of 1e-8 bounds what rounding can grow to, about 1e-16 / 1e-8.
+PREDICTION = {torch.float64: Tolerance(1e-6, 1e-8), torch.float32: Tolerance(5e-2, 5e-2)}
 # How far a Monte Carlo average may lie from the truth; seeds are fixed, so that this is decided once.
 STANDARD_ERRORS = 4.5
 
@@ -36,8 +38,10 @@ def assert_monte_carlo(draws, expected):
     """The average of draws along the first axis agrees with an exact expectation."""
     draws = _numbers(draws)
     error = draws.std(axis=0) / np.sqrt(len(draws))
-    distance = np.abs(draws.mean(axis=0) - _numbers(expected))
-    assert (distance <= STANDARD_ERRORS * error + 1e-12).all(), f"{(distance / error).max()} standard errors off"
+    expected = _numbers(expected)
+    distance = np.abs(draws.mean(axis=0) - expected)
+    rounding = 1e-9 * (1.0 + np.abs(expected))
+    assert (distance <= STANDARD_ERRORS * error + rounding).all(), f"{distance.max()} off, standard error {error.max()}"
 
 
 def _numbers(values):
