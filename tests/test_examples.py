@@ -1,0 +1,30 @@
+"""The examples run as they are and say what they promise."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# What each example must come to, read off the variables that it leaves behind.
+PROMISES = {
+    "cells": lambda names: names["dist"].shape == (2,),
+    "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
+    "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROMISES))
+def test_an_example_keeps_its_promise(name, capsys):
+    names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    assert PROMISES[name](names)
+    assert capsys.readouterr().out
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PROMISES)
+
+
+@pytest.mark.parametrize("name", sorted(PROMISES))
+def test_an_example_is_short(name):
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 40
