@@ -24,7 +24,15 @@ from manygp.estimators.settings import (
 )
 from manygp.kernels import make_kernel
 from manygp.likelihoods import LIKELIHOODS, make_likelihood
-from manygp.models import TransformedLatentModel, choose_scaling, choose_sizes, start_from_data, start_from_prior
+from manygp.models import (
+    TransformedLatentModel,
+    choose_latent_dim,
+    choose_num_inducing,
+    choose_scaling,
+    evidence_lengthscales,
+    start_from_data,
+    start_from_prior,
+)
 from manygp.training import Schedule, TrainingSettings, make_progress, train
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
@@ -36,7 +44,7 @@ PRESETS = ("fast", "paper")
 BOUNDS = ("standard",)
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
-_PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200}
+_PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200, "averaged_share": 0.1}
 _FAST_LEARNING_RATE = 0.03
 _MAX_STEPS = 4000
 _MAX_EPOCHS = 300
@@ -208,15 +216,9 @@ class TLVMOGP(Estimator):
         seed = resolve_seed(self.random_state)
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         rng = np.random.default_rng(seed)
-        scaling = self._choose_scaling(table, rng)
-        sizes = self._choose_sizes(table, scaling, rng)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = self._restore(sizes)
-            if self.preset == "paper":
-                start_from_prior(model)
-            else:
-                start_from_data(model, table, scaling, rng)
+            model, scaling = self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
         model.to(device)
         plan = self._plan(table, scaling)
         history = train(
@@ -255,32 +257,50 @@ class TLVMOGP(Estimator):
                 f"freeze_likelihood={self.freeze_likelihood!r} is out of range: use a number of epochs of at least 0."
             )
 
-    def _choose_scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
-        if self.preset == "paper" and self.standardize is True:
-            return Scaling.fit(table, inputs=False, outputs="global")
-        if self.standardize is False:
-            return Scaling.fit(table, inputs=False, outputs="none")
-        kinds = ("output", "global", "completed") if self.standardize is True else (str(self.standardize),)
-        scaling, kind = choose_scaling(table, kinds, rng)
-        logger.info("standardisation of outputs: %s", kind)
-        return scaling
-
-    def _choose_sizes(self, table: Table, scaling: Scaling, rng: np.random.Generator) -> dict[str, Any]:
-        latent_dim: Any = self.latent_dim
-        num_inducing: Any = self.num_inducing
+    def _begin_at_prior(self, table: Table) -> tuple[TransformedLatentModel, Scaling]:
+        """A model and scaling after the published procedure."""
+        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
+        if outputs == "completed":
+            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
+        scaling = Scaling.fit(table, inputs=False, outputs=outputs)
         prior_mean = self._prior_mean(table.num_outputs)
-        if latent_dim == "auto" and prior_mean is not None:
-            latent_dim = prior_mean.shape[1]
-        if self.preset == "paper":
-            latent_dim = _PAPER["latent_dim"] if latent_dim == "auto" else latent_dim
-            num_inducing = min(_PAPER["num_inducing"], table.num_observed) if num_inducing == "auto" else num_inducing
-        if not isinstance(num_inducing, str) and num_inducing > table.num_observed:
+        default = _PAPER["latent_dim"] if prior_mean is None else prior_mean.shape[1]
+        latent_dim = default if self.latent_dim == "auto" else self.latent_dim
+        automatic = min(_PAPER["num_inducing"], table.num_observed)
+        num_inducing = automatic if self.num_inducing == "auto" else self.num_inducing
+        model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
+        start_from_prior(model)
+        return model, scaling
+
+    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
+        """A model and scaling with all that is not given chosen from the data."""
+        latent_dim: Any = self.latent_dim
+        prior_mean = self._prior_mean(table.num_outputs)
+        if latent_dim == "auto":
+            if prior_mean is not None:
+                latent_dim = prior_mean.shape[1]
+            else:
+                latent_dim = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
+        if self.standardize is False:
+            scaling, kind = Scaling.fit(table, inputs=False, outputs="none"), "none"
+        else:
+            kinds = ("global", "completed", "output") if self.standardize is True else (str(self.standardize),)
+            scaling, kind = choose_scaling(table, kinds, latent_dim, rng)
+        lengthscales = evidence_lengthscales(table, scaling, rng)
+        num_inducing: Any = self.num_inducing
+        if num_inducing == "auto":
+            num_inducing = choose_num_inducing(table, scaling, latent_dim, lengthscales)
+        logger.info("latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, kind)
+        model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
+        start_from_data(model, table, scaling, lengthscales, rng)
+        return model, scaling
+
+    def _check_sizes(self, table: Table, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
+        if num_inducing > table.num_observed:
             raise SettingError(
                 f"num_inducing={num_inducing} exceeds the {table.num_observed} observed cells: use fewer or 'auto'."
             )
-        if "auto" in (latent_dim, num_inducing):
-            latent_dim, num_inducing = choose_sizes(table, scaling, latent_dim, num_inducing, rng)
-            logger.info("sizes: latent_dim=%d, num_inducing=%d", latent_dim, num_inducing)
+        prior_mean = self._prior_mean(table.num_outputs)
         if prior_mean is not None and prior_mean.shape[1] != latent_dim:
             raise SettingError(
                 f"latent_prior_mean has {prior_mean.shape[1]} columns but latent_dim is {latent_dim}: they must agree."
@@ -362,4 +382,5 @@ class TLVMOGP(Estimator):
             sparse_rows=fast,
             frozen_epochs=self.freeze_likelihood,
             max_grad_norm=self.max_grad_norm,
+            averaged_share=0.0 if fast else _PAPER["averaged_share"],
         )

@@ -3,14 +3,24 @@
 `start` holds what a model begins with: sizes, scaling and parameters from the data, or the paper's prior start.
 """
 
-from manygp.models.start import choose_scaling, choose_sizes, start_from_data, start_from_prior
+from manygp.models.evidence import Lengthscales, evidence_lengthscales
+from manygp.models.start import (
+    choose_latent_dim,
+    choose_num_inducing,
+    choose_scaling,
+    start_from_data,
+    start_from_prior,
+)
 from manygp.models.tlvmogp import Predictor, TransformedLatentModel
 
 __all__ = [
+    "Lengthscales",
     "Predictor",
     "TransformedLatentModel",
+    "choose_latent_dim",
+    "choose_num_inducing",
     "choose_scaling",
-    "choose_sizes",
+    "evidence_lengthscales",
     "start_from_data",
     "start_from_prior",
 ]

@@ -10,24 +10,35 @@ from manygp.data.splits import pattern_split
 from manygp.errors import DataError
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import evidence_lengthscales
+from manygp.models.evidence import Lengthscales
 from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 
-__all__ = ["choose_scaling", "choose_sizes", "start_from_data", "start_from_prior"]
+__all__ = ["choose_latent_dim", "choose_num_inducing", "choose_scaling", "start_from_data", "start_from_prior"]
 
 # Latent vectors have unit spread and are divided by this before the network: outputs combine nearly linearly, so the
 # kernel should start nearly linear in h.
 _LATENT_UNIT = 12.0
 _START_VARIANCE = 0.01
-_MAX_RANK = 8
-_MAX_INDUCING = 400
-_SCALING_RANK = 3
+_RANKS = (1, 2, 3, 4, 6, 8)
+_MIN_INDUCING, _MAX_INDUCING = 32, 400
 _CANDIDATES_PER_POINT = 10
 
 
-def choose_scaling(table: Table, kinds: tuple[str, ...], rng: np.random.Generator) -> tuple[Scaling, str]:
-    """The scaling of the outputs under which a low-rank factorisation predicts held-out cells best.
+def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator) -> int:
+    """Latent dimensions: the rank whose factorisation predicts held-out cells best."""
+    if table.num_outputs == 1:
+        return 1
+    limit = _rank_limit(table)
+    if not isinstance(table, Grid):
+        return min(3, limit)
+    return choose_rank(table, scaling, [rank for rank in _RANKS if rank <= limit], rng=rng).rank
+
+
+def choose_scaling(
+    table: Table, kinds: tuple[str, ...], latent_dim: int, rng: np.random.Generator
+) -> tuple[Scaling, str]:
+    """The scaling of the outputs under which a factorisation of rank `latent_dim` predicts held-out cells best.
 
     Parameters
     ----------
@@ -36,28 +47,31 @@ def choose_scaling(table: Table, kinds: tuple[str, ...], rng: np.random.Generato
     kinds
         Candidates among "output" (each by its own observed cells), "global" (one for all) and "completed" (each by its
         column, gaps filled by the factorisation).
+    latent_dim
+        Rank of the factorisation.
     rng
         Source of randomness.
     """
-    if not isinstance(table, Grid) or table.num_outputs < 2 or len(kinds) == 1:
-        kind = kinds[0] if isinstance(table, Grid) or kinds[0] != "completed" else "output"
-        return _fit_scaling(table, kind, rng), kind
+    rank = min(latent_dim, _rank_limit(table))
+    if not isinstance(table, Grid):
+        kinds = tuple(kind for kind in kinds if kind != "completed") or ("output",)
+    if len(kinds) == 1 or not isinstance(table, Grid) or table.num_outputs == 1:
+        return _fit_scaling(table, kinds[0], rank, rng), kinds[0]
     train, held = _held_out(table, rng)
     unit = Scaling.fit(table, outputs="output").y_scale
     errors = {}
     for kind in kinds:
-        scaling = _fit_scaling(train, kind, rng)
-        factors = factorise(train, scaling, _rank_limit(table, _SCALING_RANK), rng=rng)
-        errors[kind] = factors.mean_squared_error(held, scaling, unit)
+        scaling = _fit_scaling(train, kind, rank, rng)
+        errors[kind] = factorise(train, scaling, rank, rng=rng).mean_squared_error(held, scaling, unit)
     kind = min(errors, key=errors.__getitem__)
-    return _fit_scaling(table, kind, rng), kind
+    return _fit_scaling(table, kind, rank, rng), kind
 
 
-def _fit_scaling(table: Table, kind: str, rng: np.random.Generator) -> Scaling:
+def _fit_scaling(table: Table, kind: str, rank: int, rng: np.random.Generator) -> Scaling:
     if kind != "completed":
         return Scaling.fit(table, outputs=kind)  # type: ignore[arg-type]
     scaling = Scaling.fit(table, outputs="global")
-    return completed_scaling(table, scaling, factorise(table, scaling, _rank_limit(table, _SCALING_RANK), rng=rng))
+    return completed_scaling(table, scaling, factorise(table, scaling, rank, rng=rng))
 
 
 def _held_out(table: Grid, rng: np.random.Generator) -> tuple[Grid, Grid]:
@@ -68,33 +82,20 @@ def _held_out(table: Grid, rng: np.random.Generator) -> tuple[Grid, Grid]:
         return table, table
 
 
-def _rank_limit(table: Table, rank: int) -> int:
-    return max(1, min(rank, table.num_outputs - 1, table.num_inputs - 1))
+def _rank_limit(table: Table) -> int:
+    return max(1, min(_RANKS[-1], table.num_outputs - 1, table.num_inputs - 1))
 
 
-def choose_sizes(
-    table: Table, scaling: Scaling, latent_dim: int | str, num_inducing: int | str, rng: np.random.Generator
-) -> tuple[int, int]:
-    """Latent dimensions by held-out cells; inducing points by how many pieces the functions have.
+def choose_num_inducing(table: Table, scaling: Scaling, latent_dim: int, found: Lengthscales) -> int:
+    """Inducing points by how many pieces the functions have.
 
     A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input. The pieces of all
     inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more.
     """
-    if isinstance(latent_dim, str):
-        latent_dim = 1
-        if isinstance(table, Grid) and table.num_outputs > 1:
-            limit = _rank_limit(table, _MAX_RANK)
-            ranks = [rank for rank in (1, 2, 3, 4, 6, 8) if rank <= limit]
-            latent_dim = choose_rank(table, scaling, ranks, rng=rng).rank
-        elif table.num_outputs > 1:
-            latent_dim = _rank_limit(table, 3)
-    if isinstance(num_inducing, str):
-        found = evidence_lengthscales(table, scaling, rng)
-        span = np.ptp(scaling.scale_x(table.X), axis=0)
-        pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
-        wanted = int(pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
-        num_inducing = max(1, min(max(wanted, 32), _MAX_INDUCING, table.num_observed))
-    return latent_dim, num_inducing
+    span = np.ptp(scaling.scale_x(table.X), axis=0)
+    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
+    wanted = int(pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
+    return max(1, min(max(wanted, _MIN_INDUCING), _MAX_INDUCING, table.num_observed))
 
 
 @torch.no_grad()
@@ -106,10 +107,11 @@ def start_from_prior(model: TransformedLatentModel, noise_std: float = 0.01) -> 
 
 
 @torch.no_grad()
-def start_from_data(model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
+def start_from_data(
+    model: TransformedLatentModel, table: Table, scaling: Scaling, found: Lengthscales, rng: np.random.Generator
+) -> None:
     """Lengthscale units, latents from a masked factorisation, Z from embedded cells, noise from its residual."""
     d, h = table.num_features, model.latents.dim
-    found = evidence_lengthscales(table, scaling, rng)
     model.units[:d] = torch.as_tensor(found.lengthscale)
     noise, between = found.noise, found.signal
     if model.latents.prior_mean is not None:
