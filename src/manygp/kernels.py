@@ -54,7 +54,11 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
 def cross_gram(
     kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"], y: Float[Tensor, " b"]
 ) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
-    """KᵀK and Kᵀy with K = k(a, b), with one B x M x M product forward and one backward."""
+    """KᵀK and Kᵀy with K = k(a, b), with one B x M x M product forward and one backward.
+
+    K has the dtype of a, the products are float64: what follows divides by the small eigenvalues of Kuu, which would
+    turn the rounding errors of float32 sums into negative precisions. A Gram matrix of rounded rows has none.
+    """
     if not _is_fused(kernel):
         return _Gram.apply(cross_covariance(kernel, a, b), y)
     return _StationaryGram.apply(*_scaled(kernel, a, b), y, _smoothness(kernel))
@@ -107,14 +111,12 @@ class _StationaryGram(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, y: Tensor, nu: float) -> tuple[Tensor, Tensor]:
         K, slope = _stationary(a, b, outputscale, nu)
         ctx.save_for_backward(a, b, outputscale, y, K, slope)
-        return K.T @ K, K.T @ y
+        return _gram(K, y)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         a, b, outputscale, y, K, slope = ctx.saved_tensors
-        grad_y = K @ g if ctx.needs_input_grad[3] else None
-        # ∂/∂K = K (G + Gᵀ) + y gᵀ
-        H = (K @ (G + G.T)).addr_(y, g)
+        H, grad_y = _gram_backward(G, g, K, y, ctx.needs_input_grad[3])
         if slope is None:
             H.mul_(K)
         return *_stationary_backward(H, a, b, outputscale, K, slope), grad_y, None
@@ -184,11 +186,22 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(K, y)
-        return K.T @ K, K.T @ y
+        return _gram(K, y)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
         K, y = ctx.saved_tensors
-        # ∂/∂K = K (G + Gᵀ) + y gᵀ
-        grad = torch.addr(K @ (G + G.T), y, g)
-        return grad, K @ g if ctx.needs_input_grad[1] else None
+        return _gram_backward(G, g, K, y, ctx.needs_input_grad[1])
+
+
+def _gram(K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    K = K.double()
+    return K.T @ K, K.T @ y.double()
+
+
+def _gram_backward(G: Tensor, g: Tensor, K: Tensor, y: Tensor, for_y: bool) -> tuple[Tensor, Tensor | None]:
+    """Gradients for K and, if wanted, y from those for KᵀK and Kᵀy."""
+    wide = K.double()
+    # ∂/∂K = K (G + Gᵀ) + y gᵀ
+    H = (wide @ (G + G.T)).addr_(y.double(), g)
+    return H.to(K.dtype), (wide @ g).to(y.dtype) if for_y else None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
 from manygp.data.table import FloatArray, IntArray, find_outputs
 from manygp.errors import DataError, NotFittedError
-from manygp.estimators.settings import check_size, resolve_dtype
+from manygp.estimators.settings import check_size
 from manygp.likelihoods import Noiseless
 from manygp.prediction import Prediction
 from manygp.training import History
@@ -222,14 +222,15 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         observation_noise: bool,
     ) -> Prediction:
         check_size("num_samples", self.num_samples)
-        dtype, device = resolve_dtype(self.dtype), next(self.model_.parameters()).device
+        device = next(self.model_.parameters()).device
         predictor = self.model_.predictor(self.num_samples, self._seed)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
             x, which = place(cells)
             where = torch.as_tensor(which, device=device)
-            mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), dtype=dtype, device=device), where)
-            return mean.double(), variance.double(), where
+            # Small variances are differences of large numbers: predictions are float64 whatever the fit was.
+            mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), device=device), where)
+            return mean, variance, where
 
         width = self.num_samples * max(predictor.width, 1)
         likelihood = self.model_.likelihood if observation_noise else Noiseless()

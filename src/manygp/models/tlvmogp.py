@@ -58,8 +58,8 @@ class TransformedLatentModel(nn.Module):
         self.register_buffer("units", units.double())
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
-        """Φ(x, h) of every pair, in the dtype of x."""
-        return self.embedding(torch.cat([x, h.to(x.dtype)], -1) / self.units.to(x.dtype))
+        """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
+        return self.embedding(torch.cat([x.to(h.dtype), h], -1) / self.units).to(x.dtype)
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""

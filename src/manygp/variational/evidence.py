@@ -62,9 +62,9 @@ class GaussianEvidence(Evidence):
         noise: Float[Tensor, ""],
         jitter: float,
     ) -> "GaussianEvidence":
-        """Statistics of cells with embeddings e and values y: sums in the dtype of e, the rest in that of Z."""
+        """Statistics of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
         Φ, ψ = cross_gram(kernel, e, Z.to(e.dtype), y)
-        Φ, ψ, yy = Φ.to(Z.dtype), ψ.to(Z.dtype), y.square().sum().to(Z.dtype)
+        yy = y.to(Z.dtype).square().sum()
         diagonal_sum, Kuu = kernel_diagonal(kernel, e).sum().to(Z.dtype), cross_covariance(kernel, Z, Z)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
@@ -101,24 +101,24 @@ class SiteEvidence(Evidence):
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         mean, variance = self.marginals(q)
-        return self.likelihood.expected_log_prob(mean, variance, self.y, self.outputs).sum().to(self.Linv.dtype)
+        return self.likelihood.expected_log_prob(mean, variance, self.y.to(mean.dtype), self.outputs).sum()
 
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             mean, variance = self.marginals(posterior.moments())
         with torch.enable_grad():
             mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
-            total = self.likelihood.expected_log_prob(mean, variance, self.y, self.outputs).sum()
+            total = self.likelihood.expected_log_prob(mean, variance, self.y.to(mean.dtype), self.outputs).sum()
             slope, curvature = torch.autograd.grad(total, (mean, variance))
         with torch.no_grad():
             # βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ; where the likelihood is not log-concave βᵢ is held at zero
             β = (-2.0 * curvature).clamp(min=0.0)
             γ = slope + β * mean
-            weighted = (self.K * β.sqrt().unsqueeze(-1)).to(self.K.dtype)
-            Φ, ψ = weighted.T @ weighted, self.K.T @ γ
+            K = self.K.to(self.Linv.dtype)
+            weighted = K * β.sqrt().unsqueeze(-1)
             # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
-            Λ = weight * (self.Linv @ Φ.to(self.Linv.dtype) @ self.Linv.T)
-            θ = weight * (self.Linv @ ψ.to(self.Linv.dtype))
+            Λ = weight * (self.Linv @ (weighted.T @ weighted) @ self.Linv.T)
+            θ = weight * (self.Linv @ (K.T @ γ))
             return θ, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
 
 
@@ -131,9 +131,10 @@ def projection_matrices(Linv: Float[Tensor, "m m"], q: PosteriorMoments) -> tupl
 def conditional_moments(
     K: Float[Tensor, "b m"], diagonal: Float[Tensor, " b"], alpha: Float[Tensor, " m"], C: Float[Tensor, "m m"]
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Mean and variance of f at cells with cross-covariances K."""
-    variance = diagonal - quadratic_form(K, C.to(K.dtype))
-    return K @ alpha.to(K.dtype), variance.clamp(min=1e-8)
+    """Mean and variance of f at cells with cross-covariances K, in the dtype of C, which may be ill-conditioned."""
+    K = K.to(C.dtype)
+    variance = diagonal.to(C.dtype) - quadratic_form(K, C)
+    return K @ alpha, variance.clamp(min=1e-8)
 
 
 def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Tensor, " b"]:
