@@ -71,7 +71,7 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 # -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
 
-AUTOGRAD_FUNCTIONS = ("_Stationary", "_Gram", "_QuadraticForm")
+AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_QuadraticForm")
 
 # -- estimators: a class and settings under which it fits a small table in a moment ------------------------------------
 
@@ -81,7 +81,7 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
     "tlvmogp, paper preset": (TLVMOGP, _TINY | {"preset": "paper"}),
     "tlvmogp, diagonal latents, matern": (
         TLVMOGP,
-        _TINY | {"standardize": "global", "latent_posterior": "diagonal", "kernel": "matern32", "embedding": "mlp"},
+        _TINY | {"standardize": "output", "latent_posterior": "diagonal", "kernel": "matern32", "embedding": "mlp"},
     ),
     "tlvmogp, point latents, raw data": (
         TLVMOGP,

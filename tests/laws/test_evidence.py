@@ -15,12 +15,11 @@ from .registry import EMBEDDINGS, KERNELS, POSTERIORS
 
 def both(model, batch, dtype=torch.float64):
     """The two kinds of evidence of one batch."""
-    outputs = batch.outputs[batch.column]
-    e = model.embed(batch.x.to(dtype), model.latents.mean[outputs])
-    K = cross_covariance(model.gp.kernel, e, model.gp.Z.to(dtype))
-    diagonal, Linv, y = kernel_diagonal(model.gp.kernel, e), model.gp.whitening(), batch.y.to(dtype)
-    statistics = GaussianEvidence.from_batch(K, diagonal, Linv, y, model.likelihood.noise[0])
-    return statistics, SiteEvidence(K, diagonal, Linv, y, outputs, model.likelihood)
+    outputs, gp = batch.outputs[batch.column], model.gp
+    e, y = model.embed(batch.x.to(dtype), model.latents.mean[outputs]), batch.y.to(dtype)
+    statistics = GaussianEvidence.from_batch(gp.kernel, e, gp.Z, y, model.likelihood.noise[0], gp.jitter)
+    K, diagonal = cross_covariance(gp.kernel, e, gp.Z.to(dtype)), kernel_diagonal(gp.kernel, e)
+    return statistics, SiteEvidence(K, diagonal, gp.whitening(), y, outputs, model.likelihood)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from manygp.kernels import cross_covariance, kernel_diagonal
-from manygp.linalg import symmetrize
-from manygp.variational.evidence import gram, quadratic_form
+from manygp.kernels import _Gram, cross_covariance, cross_gram, kernel_diagonal
+from manygp.linalg import symmetrize, triangular_inverse
+from manygp.variational.evidence import _Misfit, quadratic_form
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
@@ -19,33 +19,55 @@ def leaves(rng, *shapes):
     return tuple(worlds.normal(rng, *shape).requires_grad_() for shape in shapes)
 
 
+class OfKernel(torch.nn.Module):
+    """A function of points and a kernel whose parameters can be replaced, for differences with respect to them."""
+
+    def __init__(self, function, kernel):
+        super().__init__()
+        self.function, self.kernel = function, kernel
+
+    def forward(self, *points):
+        return self.function(self.kernel, *points)
+
+
+def check_kernel(function, kernel, points):
+    module, names = OfKernel(function, kernel), [f"kernel.{name}" for name, _ in kernel.named_parameters()]
+
+    def call(*values):
+        moved = dict(zip(names, values[len(points) :], strict=True))
+        return torch.func.functional_call(module, moved, values[: len(points)])
+
+    return gradcheck(call, (*points, *kernel.parameters()))
+
+
 @pytest.mark.parametrize("name", FUSED_KERNELS)
 def test_kernels(rng, name):
-    kernel = worlds.random_kernel(name, 3, rng)
-    parameters = list(kernel.parameters())
-
-    def covariance(a, b, *values):
-        named = dict(zip([key for key, _ in kernel.named_parameters()], values, strict=True))
-        return torch.func.functional_call(_Covariance(kernel), {f"kernel.{key}": v for key, v in named.items()}, (a, b))
-
-    assert gradcheck(covariance, (*leaves(rng, (6, 3), (4, 3)), *parameters))
+    assert check_kernel(cross_covariance, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3)))
 
 
-class _Covariance(torch.nn.Module):
-    def __init__(self, kernel):
-        super().__init__()
-        self.kernel = kernel
-
-    def forward(self, a, b):
-        return cross_covariance(self.kernel, a, b)
+@pytest.mark.parametrize("name", KERNELS)
+def test_statistics(rng, name):
+    """KᵀK and Kᵀy: fused for named kernels, of any K for others."""
+    assert check_kernel(cross_gram, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3), (6,)))
 
 
-def test_gram(rng):
-    assert gradcheck(gram, leaves(rng, (7, 3), (7,)))
+def test_statistics_of_any_covariance(rng):
+    assert gradcheck(_Gram.apply, leaves(rng, (7, 3), (7,)))
+
+
+def test_misfit(rng):
+    """Through Kuu too, whose factor comes from outside but moves with it; symmetric matrices move symmetrically."""
+
+    def misfit(Φ, ψ, factor, m, S):
+        Kuu = factor @ factor.T + torch.eye(4, dtype=torch.float64)
+        Linv = triangular_inverse(torch.linalg.cholesky(Kuu.detach()))
+        AA, Ay = Linv @ symmetrize(Φ.detach()) @ Linv.T, Linv @ ψ.detach()
+        return _Misfit.apply(symmetrize(Φ), ψ, Kuu, m, symmetrize(S), Linv, AA, Ay)
+
+    assert gradcheck(misfit, leaves(rng, (4, 4), (4,), (4, 4), (4,), (4, 4)))
 
 
 def test_quadratic_form(rng):
-    # Only symmetric matrices are allowed, so that the differences must be symmetric too.
     assert gradcheck(lambda K, C: quadratic_form(K, symmetrize(C)), leaves(rng, (7, 3), (3, 3)))
 
 
@@ -56,6 +78,18 @@ def test_kernels_have_the_numbers_of_gpytorch(rng, name):
     assert_close(cross_covariance(kernel, a, b), worlds.dense_covariance(kernel, a, b), GPYTORCH)
     assert_close(cross_covariance(kernel, a, a), worlds.dense_covariance(kernel, a, a), GPYTORCH)
     assert_close(kernel_diagonal(kernel, a), worlds.dense_covariance(kernel, a, a).diagonal(), GPYTORCH)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", KERNELS)
+def test_statistics_are_those_of_the_covariance(rng, name, dtype):
+    kernel = worlds.random_kernel(name, 3, rng)
+    a, b, y = worlds.normal(rng, 8, 3).to(dtype), worlds.normal(rng, 5, 3).to(dtype), worlds.normal(rng, 8).to(dtype)
+    K = cross_covariance(kernel, a, b).double()
+    Φ, ψ = cross_gram(kernel, a, b, y)
+    # The sums are exact to the bit of the rounded K, so that no precision is lost where Kuu is nearly singular.
+    assert_close(Φ, K.T @ K)
+    assert_close(ψ, K.T @ y.double())
 
 
 @pytest.mark.parametrize("name", KERNELS)

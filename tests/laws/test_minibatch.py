@@ -17,6 +17,7 @@ def as_cells(grid):
     return Cells(grid.X[row], output, grid.Y[row, output], grid.output_names)
 
 
+DRAWS = 150
 PLANS = {
     "all at once": lambda table, s: GridPlan(table, s),
     "inputs": lambda table, s: GridPlan(table, s, batch_inputs=3),
@@ -88,16 +89,16 @@ def test_estimates_with_fresh_draws_are_unbiased(rng, table, latent_posterior):
     model = worlds.random_model(rng, num_outputs=5, latent_posterior=latent_posterior)
     batch = worlds.whole_batch(table)
     with torch.no_grad():
-        draws = [model.elbo(batch, worlds.generator(seed)).expected_log_lik for seed in range(400)]
-        h = model.latents.sample(torch.arange(5), 400, seed=1)
+        draws = [model.elbo(batch, worlds.generator(seed)).expected_log_lik for seed in range(DRAWS)]
+        h = model.latents.sample(torch.arange(5), DRAWS, seed=1)
         q = model.gp.posterior.moments()
         outputs = batch.outputs[batch.column]
         fixed = [
             model.gp.evidence(model.embed(batch.x, h[s][outputs]), batch.y, outputs, model.likelihood).expected_log_lik(
                 q
             )
-            for s in range(400)
+            for s in range(DRAWS)
         ]
     draws, fixed = torch.stack(draws), torch.stack(fixed)
-    error = (draws.var() / 400 + fixed.var() / 400).sqrt()
+    error = (draws.var() / DRAWS + fixed.var() / DRAWS).sqrt()
     assert abs(draws.mean() - fixed.mean()) < 4 * error

@@ -1,4 +1,4 @@
-"""Save → load gives predictions identical to the bit; a broken folder gives one sentence; a failed save harms nothing."""
+"""Save → load gives predictions identical to the bit; broken folders and failed saves give one sentence, no harm."""
 
 import json
 import math
