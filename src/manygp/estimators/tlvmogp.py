@@ -1,7 +1,6 @@
 """The T-LVMOGP estimator."""
 
 import logging
-import math
 from typing import Any
 
 import gpytorch
@@ -9,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
+from manygp.data import CellPlan, Cells, Grid, GridPlan, Plan, Scaling, Table
+from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.embeddings import Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
@@ -100,7 +100,8 @@ class TLVMOGP(Estimator):
     progress
         True, False, or "auto" for a progress bar on terminals.
     freeze_likelihood
-        Epochs for which the noise stays at its start; `math.inf` never learns it.
+        Epochs for which the noise stays at its start; `math.inf` never learns it. "auto" is none for "fast" and half
+        of all for "paper", whose start a free noise would explain away.
     max_grad_norm
         Largest norm of the gradient of the bound per cell; None does not clip.
 
@@ -147,7 +148,7 @@ class TLVMOGP(Estimator):
         device: str = "auto",
         random_state: Any = 0,
         progress: bool | str = "auto",
-        freeze_likelihood: float = 0,
+        freeze_likelihood: float | str = "auto",
         max_grad_norm: float | None = None,
     ):
         self.latent_dim = latent_dim
@@ -221,11 +222,12 @@ class TLVMOGP(Estimator):
             model, scaling = self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
         model.to(device)
         plan = self._plan(table, scaling)
+        schedule = self._schedule(plan)
         history = train(
             model,
             plan,
-            self._schedule(plan),
-            self._training_settings(),
+            schedule,
+            self._training_settings(schedule.end),
             dtype=dtype,
             device=device,
             seed=seed,
@@ -251,10 +253,10 @@ class TLVMOGP(Estimator):
         check_choice("preset", self.preset, PRESETS)
         check_choice("progress", self.progress, (True, False, "auto"))
         check_positive("max_grad_norm", self.max_grad_norm, optional=True)
-        is_number = isinstance(self.freeze_likelihood, int | float)
-        if not is_number or math.isnan(self.freeze_likelihood) or self.freeze_likelihood < 0:
+        frozen = self.freeze_likelihood
+        if frozen != "auto" and not (isinstance(frozen, int | float) and frozen >= 0):
             raise SettingError(
-                f"freeze_likelihood={self.freeze_likelihood!r} is out of range: use a number of epochs of at least 0."
+                f"freeze_likelihood={frozen!r} is out of range: use a number of epochs of at least 0, or 'auto'."
             )
 
     def _begin_at_prior(self, table: Table) -> tuple[TransformedLatentModel, Scaling]:
@@ -281,18 +283,23 @@ class TLVMOGP(Estimator):
                 latent_dim = prior_mean.shape[1]
             else:
                 latent_dim = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
-        if self.standardize is False:
-            scaling, kind = Scaling.fit(table, inputs=False, outputs="none"), "none"
-        else:
-            kinds = ("global", "completed", "output") if self.standardize is True else (str(self.standardize),)
-            scaling, kind = choose_scaling(table, kinds, latent_dim, rng)
-        lengthscales = evidence_lengthscales(table, scaling, rng)
+        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
+            self.standardize,  # type: ignore[arg-type]
+            (str(self.standardize),),
+        )
+        choice = choose_scaling(table, kinds, latent_dim, rng)
+        scaling = choice.scaling
+        lengthscales = evidence_lengthscales(table, scaling, rng, choice.held_out_error)
         num_inducing: Any = self.num_inducing
         if num_inducing == "auto":
             num_inducing = choose_num_inducing(table, scaling, latent_dim, lengthscales)
-        logger.info("latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, kind)
+        logger.info(
+            "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, choice.kind
+        )
         model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
-        start_from_data(model, table, scaling, lengthscales, rng)
+        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
+        factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
+        start_from_data(model, table, scaling, lengthscales, factors, rng)
         return model, scaling
 
     def _check_sizes(self, table: Table, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
@@ -374,13 +381,15 @@ class TLVMOGP(Estimator):
             max_epochs=max(10, min(_MAX_EPOCHS, _MAX_STEPS // len(plan))),
         )
 
-    def _training_settings(self) -> TrainingSettings:
-        fast = self.preset != "paper"
+    def _training_settings(self, epochs: int) -> TrainingSettings:
+        fast, frozen = self.preset != "paper", self.freeze_likelihood
+        if isinstance(frozen, str):
+            frozen = 0 if fast else epochs // 2
         return TrainingSettings(
             natural=fast,
             schedule=fast,
             sparse_rows=fast,
-            frozen_epochs=self.freeze_likelihood,
+            frozen_epochs=frozen,
             max_grad_norm=self.max_grad_norm,
             averaged_share=0.0 if fast else _PAPER["averaged_share"],
         )

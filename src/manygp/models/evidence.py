@@ -30,20 +30,23 @@ class Lengthscales:
 
 @torch.enable_grad()
 def evidence_lengthscales(
-    table: Table, scaling: Scaling, rng: np.random.Generator, max_points: int = 160
+    table: Table, scaling: Scaling, rng: np.random.Generator, max_noise: float = math.inf, max_points: int = 160
 ) -> Lengthscales:
     """Shared ARD lengthscales that maximise the exact evidence of a few outputs, each a GP of its own.
 
     Every output contributes a subset of its cells: neighbours of a random cell, so that short lengthscales show, and
     as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them.
+
+    `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
+    share pass for noise of each.
     """
     x, y, seen = _subsets(table, scaling, rng, max_points)
     d = x.shape[-1]
     best, start = math.inf, None
     for factor in _GRID:
-        for noise in (0.01, 0.1, 0.5):
+        for noise in sorted({min(noise, max_noise) for noise in (0.01, 0.1, 0.5)}):
             raw = torch.tensor([math.log(factor * math.sqrt(d))] * d + [0.0, math.log(noise)], dtype=torch.float64)
-            value = float(_negative_evidence(raw, x, y, seen))
+            value = float(_negative_evidence(raw, x, y, seen, max_noise))
             if value < best:
                 best, start = value, raw
     if start is None:
@@ -54,17 +57,21 @@ def evidence_lengthscales(
     def closure() -> float:
         optimizer.zero_grad()
         # A weak pull to the start keeps lengthscales of inputs that do not matter from running away.
-        loss = _negative_evidence(raw, x, y, seen) + 1e-3 * (raw - start).square().sum()
+        loss = _negative_evidence(raw, x, y, seen, max_noise) + 1e-3 * (raw - start).square().sum()
         loss.backward()
         return float(loss.detach())
 
     optimizer.step(closure)
     final = raw.detach() if torch.isfinite(raw).all() else start
-    return Lengthscales(final[:d].exp().numpy(), float(final[d].exp()), float(final[d + 1].exp()))
+    return Lengthscales(final[:d].exp().numpy(), float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))
 
 
 def _negative_evidence(
-    raw: Float[Tensor, " k"], x: Float[Tensor, "p n d"], y: Float[Tensor, "p n"], seen: Bool[Tensor, "p n"]
+    raw: Float[Tensor, " k"],
+    x: Float[Tensor, "p n d"],
+    y: Float[Tensor, "p n"],
+    seen: Bool[Tensor, "p n"],
+    max_noise: float,
 ) -> Float[Tensor, ""]:
     """Mean negative log evidence per observed cell of independent GPs with shared parameters."""
     d = x.shape[-1]
@@ -73,7 +80,7 @@ def _negative_evidence(
     both = seen.unsqueeze(-1) & seen.unsqueeze(-2)
     K = torch.where(both, raw[d].exp() * torch.exp(-0.5 * s), 0.0)
     # Padding has unit variance and value zero: a constant.
-    K = K + torch.diag_embed(torch.where(seen, raw[d + 1].exp() + 1e-6, 1.0))
+    K = K + torch.diag_embed(torch.where(seen, raw[d + 1].exp().clamp(max=max_noise) + 1e-6, 1.0))
     L = safe_cholesky(K)
     a = torch.linalg.solve_triangular(L, y.unsqueeze(-1), upper=False).squeeze(-1)
     logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum()

@@ -1,11 +1,13 @@
 """Where a latent variable model begins: sizes, scaling and parameters from the data, or the paper's prior start."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import nn
 
 from manygp.data import Grid, Scaling, Table
-from manygp.data.factorisation import choose_rank, completed_scaling, factorise
+from manygp.data.factorisation import Factorisation, choose_rank, completed_scaling, factorise
 from manygp.data.splits import pattern_split
 from manygp.errors import DataError
 from manygp.kernels import rescale_kernel
@@ -14,12 +16,18 @@ from manygp.models.evidence import Lengthscales
 from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 
-__all__ = ["choose_latent_dim", "choose_num_inducing", "choose_scaling", "start_from_data", "start_from_prior"]
+__all__ = [
+    "ScalingChoice",
+    "choose_latent_dim",
+    "choose_num_inducing",
+    "choose_scaling",
+    "start_from_data",
+    "start_from_prior",
+]
 
-# Latent vectors have unit spread and are divided by this before the network: outputs combine nearly linearly, so the
-# kernel should start nearly linear in h.
-_LATENT_UNIT = 12.0
-_START_VARIANCE = 0.01
+# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
+_LATENT_UNIT_RANGE = (4.0**2, 100.0**2)
+_MIN_NOISE = 1e-5
 _RANKS = (1, 2, 3, 4, 6, 8)
 _MIN_INDUCING, _MAX_INDUCING = 32, 400
 _CANDIDATES_PER_POINT = 10
@@ -35,9 +43,16 @@ def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator) 
     return choose_rank(table, scaling, [rank for rank in _RANKS if rank <= limit], rng=rng).rank
 
 
-def choose_scaling(
-    table: Table, kinds: tuple[str, ...], latent_dim: int, rng: np.random.Generator
-) -> tuple[Scaling, str]:
+@dataclass(frozen=True)
+class ScalingChoice:
+    """A scaling, its name, and the mean squared error on held-out cells that it led to, in its own units."""
+
+    scaling: Scaling
+    kind: str
+    held_out_error: float
+
+
+def choose_scaling(table: Table, kinds: tuple[str, ...], latent_dim: int, rng: np.random.Generator) -> ScalingChoice:
     """The scaling of the outputs under which a factorisation of rank `latent_dim` predicts held-out cells best.
 
     Parameters
@@ -45,31 +60,33 @@ def choose_scaling(
     table
         The observations.
     kinds
-        Candidates among "output" (each by its own observed cells), "global" (one for all) and "completed" (each by its
-        column, gaps filled by the factorisation).
+        Candidates among "output" (each by its own observed cells), "global" (one for all), "completed" (each by its
+        column, gaps filled by the factorisation) and "none".
     latent_dim
         Rank of the factorisation.
     rng
         Source of randomness.
     """
     rank = min(latent_dim, _rank_limit(table))
-    if not isinstance(table, Grid):
-        kinds = tuple(kind for kind in kinds if kind != "completed") or ("output",)
-    if len(kinds) == 1 or not isinstance(table, Grid) or table.num_outputs == 1:
-        return _fit_scaling(table, kinds[0], rank, rng), kinds[0]
+    if not isinstance(table, Grid) or table.num_outputs == 1:
+        kind = "output" if kinds[0] == "completed" else kinds[0]
+        return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, np.inf)
     train, held = _held_out(table, rng)
     unit = Scaling.fit(table, outputs="output").y_scale
-    errors = {}
+    errors, own = {}, {}
     for kind in kinds:
         scaling = _fit_scaling(train, kind, rank, rng)
-        errors[kind] = factorise(train, scaling, rank, rng=rng).mean_squared_error(held, scaling, unit)
+        factors = factorise(train, scaling, rank, rng=rng)
+        # Compared in units that do not depend on the choice, kept in those of the choice.
+        errors[kind] = factors.mean_squared_error(held, scaling, unit)
+        own[kind] = factors.mean_squared_error(held, scaling, scaling.y_scale)
     kind = min(errors, key=errors.__getitem__)
-    return _fit_scaling(table, kind, rank, rng), kind
+    return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, own[kind])
 
 
 def _fit_scaling(table: Table, kind: str, rank: int, rng: np.random.Generator) -> Scaling:
     if kind != "completed":
-        return Scaling.fit(table, outputs=kind)  # type: ignore[arg-type]
+        return Scaling.fit(table, inputs=kind != "none", outputs=kind)  # type: ignore[arg-type]
     scaling = Scaling.fit(table, outputs="global")
     return completed_scaling(table, scaling, factorise(table, scaling, rank, rng=rng))
 
@@ -108,34 +125,66 @@ def start_from_prior(model: TransformedLatentModel, noise_std: float = 0.01) -> 
 
 @torch.no_grad()
 def start_from_data(
-    model: TransformedLatentModel, table: Table, scaling: Scaling, found: Lengthscales, rng: np.random.Generator
+    model: TransformedLatentModel,
+    table: Table,
+    scaling: Scaling,
+    found: Lengthscales,
+    factors: Factorisation | None,
+    rng: np.random.Generator,
 ) -> None:
-    """Lengthscale units, latents from a masked factorisation, Z from embedded cells, noise from its residual."""
-    d, h = table.num_features, model.latents.dim
+    """Start in lengthscale units, with latents and noise from a factorisation and Z from embedded cells.
+
+    Parameters
+    ----------
+    model
+        The model to set.
+    table, scaling
+        The observations and their scaling.
+    found
+        What the evidence said about the inputs.
+    factors
+        A factorisation whose loadings become the latent vectors; None if there is none, and for latents with a prior
+        mean, which start there.
+    rng
+        Source of randomness.
+    """
+    d = table.num_features
     model.units[:d] = torch.as_tensor(found.lengthscale)
-    noise, between = found.noise, found.signal
-    if model.latents.prior_mean is not None:
-        # Latents with a meaning of their own: start where the prior says, and vary over their spread.
+    noise, outputscale = found.noise, found.signal
+    if factors is not None:
+        noise = max(factors.noise_variance, _MIN_NOISE)
+        outputscale = max(outputscale, _start_latents(model, table, factors, noise))
+    elif model.latents.prior_mean is not None:
+        # Latents with a meaning of their own vary over their spread.
         model.units[d:] = model.latents.prior_mean.std(0).clamp(min=model.latents.prior_variance**0.5)
-        outputscale = found.signal
     else:
-        model.units[d:] = _LATENT_UNIT
-        if isinstance(table, Grid) and table.num_outputs > 1:
-            factors = factorise(table, scaling, h, rng=rng)
-            model.latents.mean.copy_(torch.as_tensor(factors.loadings))
-            noise = factors.noise_variance
-            between = float(np.mean((factors.row_factors**2).sum(1)))
-        else:
-            nn.init.normal_(model.latents.mean)
-        model.latents.set_variance(min(_START_VARIANCE, model.latents.prior_variance))
-        # A kernel σ² k_x (1 − |h − h'|² / 2u²) gives differences between outputs a variance of σ² h / u².
-        outputscale = max(found.signal, _LATENT_UNIT**2 * between / h)
+        nn.init.normal_(model.latents.mean)
+        model.latents.set_variance(min(0.01, model.latents.prior_variance))
     rescale_kernel(model.gp.kernel, 1.0, outputscale)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(max(noise, 1e-4))
-    empty = np.flatnonzero(table.count_per_output() == 0)
-    model.latents.set_to_prior(torch.as_tensor(empty))
+        model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE))
+    model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     x, output, _ = sample_cells(table, scaling, max(1000, _CANDIDATES_PER_POINT * m), rng)
     e = model.embed(torch.as_tensor(x), model.latents.mean[torch.as_tensor(output)])
     model.gp.Z.copy_(greedy_inducing(model.gp.kernel, e, m))
+
+
+def _start_latents(model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float) -> float:
+    """Set latents and their unit from a factorisation; returns the output scale that goes with them.
+
+    Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread divided by u,
+    σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
+    should not exceed the noise.
+    """
+    D = factors.rank
+    power = np.square(factors.row_factors).mean(0)
+    v = max(float(power.sum()), noise)
+    u2 = float(np.clip(0.5 * v * D / noise, *_LATENT_UNIT_RANGE))
+    model.units[table.num_features :] = u2**0.5
+    model.latents.mean.copy_(torch.as_tensor(factors.loadings))
+    # var h_pd = 1 / (1 + n_p u_d² / noise), what n_p cells leave open in a linear model
+    counts = table.count_per_output()[:, None]
+    variance = model.latents.prior_variance / (1.0 + model.latents.prior_variance * counts * power / noise)
+    model.latents.set_variance(torch.as_tensor(variance))
+    return v * u2 / D

@@ -63,12 +63,17 @@ class Latents(nn.Module):
         return self.mean.shape[0]
 
     @torch.no_grad()
-    def set_variance(self, variance: float, outputs: Int[Tensor, " p"] | slice = slice(None)) -> None:
-        """Set q(h_p) of the outputs to covariance `variance` · I."""
+    def set_variance(
+        self, variance: float | Float[Tensor, "p h"], outputs: Int[Tensor, " p"] | slice = slice(None)
+    ) -> None:
+        """Set q(h_p) of the outputs to independent dimensions with the given variances."""
+        if self.posterior == "point":
+            return
+        scale = torch.as_tensor(variance, dtype=torch.float64, device=self.scale.device).sqrt()
+        diagonal = scale.expand(self.scale[outputs].shape[0], self.dim)
         if self.posterior == "full":
-            self.scale[outputs] = (self._rows == self._cols).to(self.scale) * variance**0.5
-        else:
-            self.scale[outputs] = variance**0.5
+            diagonal = (self._rows == self._cols).to(self.scale) * diagonal[:, self._rows]
+        self.scale[outputs] = diagonal
 
     @torch.no_grad()
     def set_to_prior(self, outputs: Int[Tensor, " p"]) -> None:
