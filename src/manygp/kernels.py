@@ -10,6 +10,7 @@ from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from jaxtyping import Float
 from torch import Tensor
@@ -22,21 +23,45 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52")
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
-def make_kernel(kernel: str | Kernel, dim: int) -> Kernel:
-    """A GPyTorch kernel on `dim` dimensions, from its name or as a copy of the one given."""
+def make_kernel(kernel: str | Kernel, dim: int, log_parameters: bool = False) -> Kernel:
+    """A GPyTorch kernel on `dim` dimensions, from its name or as a copy of the one given.
+
+    Positive parameters of a named kernel are softplus of a free one, as is GPyTorch's custom, or with `log_parameters`
+    its exponential, so that a step of the optimiser is a relative change at every scale.
+    """
     if isinstance(kernel, Kernel):
-        return copy.deepcopy(kernel).double()
+        given = copy.deepcopy(kernel).double()
+        _check_dimensions(given, dim)
+        return given
     if kernel not in KERNELS:
         raise SettingError(f"kernel={kernel!r} is unknown: use one of {', '.join(KERNELS)}, or a GPyTorch kernel.")
+    constraint = Positive(transform=torch.exp, inv_transform=torch.log) if log_parameters else Positive()
     base: Kernel
     if kernel == "rbf":
-        base = RBFKernel(ard_num_dims=dim)
+        base = RBFKernel(ard_num_dims=dim, lengthscale_constraint=constraint)
     else:
-        base = MaternKernel(nu=_SMOOTHNESS[kernel], ard_num_dims=dim)
-    return ScaleKernel(base).double()
+        base = MaternKernel(nu=_SMOOTHNESS[kernel], ard_num_dims=dim, lengthscale_constraint=constraint)
+    return ScaleKernel(base, outputscale_constraint=copy.deepcopy(constraint)).double()
 
 
-def rescale_kernel(kernel: Kernel, lengthscale: float, outputscale: float) -> None:
+def _check_dimensions(kernel: Kernel, dim: int) -> None:
+    points = torch.zeros(2, dim, dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            shape = tuple(cross_covariance(kernel, points, points).shape)
+    except (RuntimeError, IndexError) as error:
+        raise SettingError(
+            f"The kernel {type(kernel).__name__} cannot take embeddings of {dim} dimensions ({error}): set its "
+            "ard_num_dims and active_dims to fit."
+        ) from error
+    if shape != (2, 2):
+        raise SettingError(
+            f"The kernel {type(kernel).__name__} gives covariances of shape {shape} for 2 embeddings: give one kernel "
+            "without a batch shape."
+        )
+
+
+def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float) -> None:
     """Set the lengthscales and the output scale of a named kernel; leave any other kernel as it is."""
     if _is_fused(kernel):
         kernel.base_kernel.lengthscale = lengthscale

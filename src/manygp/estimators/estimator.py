@@ -179,9 +179,12 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     def evaluate(self, X: Any, Y: Any, outputs: Any = None) -> dict[str, float]:
         """Scores of the predictions over the cells of Y that are not NaN: mse, nll, crps, coverage50, coverage90."""
         self._check_fitted()
-        names = None if outputs is not None else self.output_names_
         table = as_table(X, Y)
-        if names is not None and table.num_outputs != self.n_outputs_:
+        named = hasattr(Y, "columns") or hasattr(Y, "dims")
+        if outputs is None and named and set(table.output_names) <= set(self.output_names_):
+            # Columns that say which outputs they are may come in any order.
+            outputs = list(table.output_names)
+        if outputs is None and table.num_outputs != self.n_outputs_:
             raise DataError(
                 f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
                 "in the same order, or name them with outputs=."

@@ -67,6 +67,7 @@ def resolve_seed(random_state: Any) -> int:
         return int(random_state.randint(2**31))
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
-    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer) or random_state < 0:
-        raise SettingError(f"random_state={random_state!r} is no seed: use a whole number of at least 0, or None.")
+    is_integer = isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)
+    if not is_integer or not 0 <= random_state < 2**63:
+        raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1, or None.")
     return int(random_state)

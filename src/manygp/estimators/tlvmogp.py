@@ -240,6 +240,11 @@ class TLVMOGP(Estimator):
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_blocks", self.num_blocks)
         check_positive("spectral_bound", self.spectral_bound, optional=True)
+        # Before the data are looked at, which may take minutes.
+        if not isinstance(self.embedding, nn.Module):
+            make_embedding(self.embedding, 1)
+        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
+            make_kernel(self.kernel, 1)
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
@@ -322,7 +327,12 @@ class TLVMOGP(Estimator):
     def _prior_mean(self, num_outputs: int) -> FloatArray | None:
         if self.latent_prior_mean is None:
             return None
-        mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
+        try:
+            mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise SettingError(
+                f"latent_prior_mean holds no table of numbers ({error}): give one row for each of {num_outputs} outputs."
+            ) from error
         if mean.ndim != 2 or mean.shape[0] != num_outputs or not np.isfinite(mean).all():
             raise SettingError(
                 f"latent_prior_mean has shape {mean.shape}, but {num_outputs} rows of finite numbers are needed, one "
@@ -336,7 +346,7 @@ class TLVMOGP(Estimator):
         embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
-        gp = InducingGP(make_kernel(self.kernel, e), torch.zeros(m, e), posterior)
+        gp = InducingGP(make_kernel(self.kernel, e, log_parameters=not paper), torch.zeros(m, e), posterior)
         prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"],

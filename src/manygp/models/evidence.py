@@ -40,6 +40,8 @@ def evidence_lengthscales(
     `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
     share pass for noise of each.
     """
+    # Constant data have no noise at all, and no logarithm of it.
+    max_noise = max(max_noise, 1e-6)
     x, y, seen = _subsets(table, scaling, rng, max_points)
     d = x.shape[-1]
     best, start = math.inf, None

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
-_LATENT_UNIT_RANGE = (4.0**2, 100.0**2)
+_SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
 _MIN_NOISE = 1e-5
 _RANKS = (1, 2, 3, 4, 6, 8)
 _MIN_INDUCING, _MAX_INDUCING = 32, 400
@@ -150,17 +150,22 @@ def start_from_data(
     """
     d = table.num_features
     model.units[:d] = torch.as_tensor(found.lengthscale)
-    noise, outputscale = found.noise, found.signal
+    noise, outputscale, latent_lengthscale = found.noise, found.signal, 1.0
     if factors is not None:
         noise = max(factors.noise_variance, _MIN_NOISE)
-        outputscale = max(outputscale, _start_latents(model, table, factors, noise))
+        latent_lengthscale, scale = _start_latents(model, table, factors, noise)
+        outputscale = max(outputscale, scale)
     elif model.latents.prior_mean is not None:
         # Latents with a meaning of their own vary over their spread.
         model.units[d:] = model.latents.prior_mean.std(0).clamp(min=model.latents.prior_variance**0.5)
     else:
         nn.init.normal_(model.latents.mean)
         model.latents.set_variance(min(0.01, model.latents.prior_variance))
-    rescale_kernel(model.gp.kernel, 1.0, outputscale)
+    lengthscale = torch.ones(model.gp.Z.shape[1])
+    if len(lengthscale) == len(model.units):
+        # The embedding starts near the identity, so its last dimensions are the latents.
+        lengthscale[d:] = latent_lengthscale
+    rescale_kernel(model.gp.kernel, lengthscale, outputscale)
     if isinstance(model.likelihood, Gaussian):
         model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
@@ -170,21 +175,22 @@ def start_from_data(
     model.gp.Z.copy_(greedy_inducing(model.gp.kernel, e, m))
 
 
-def _start_latents(model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float) -> float:
-    """Set latents and their unit from a factorisation; returns the output scale that goes with them.
+def _start_latents(
+    model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float
+) -> tuple[float, float]:
+    """Set the latents from a factorisation; returns the lengthscale and the output scale that go with them.
 
-    Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread divided by u,
+    Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
     should not exceed the noise.
     """
     D = factors.rank
     power = np.square(factors.row_factors).mean(0)
     v = max(float(power.sum()), noise)
-    u2 = float(np.clip(0.5 * v * D / noise, *_LATENT_UNIT_RANGE))
-    model.units[table.num_features :] = u2**0.5
+    u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
     model.latents.mean.copy_(torch.as_tensor(factors.loadings))
     # var h_pd = 1 / (1 + n_p u_d² / noise), what n_p cells leave open in a linear model
     counts = table.count_per_output()[:, None]
     variance = model.latents.prior_variance / (1.0 + model.latents.prior_variance * counts * power / noise)
     model.latents.set_variance(torch.as_tensor(variance))
-    return v * u2 / D
+    return u2**0.5, v * u2 / D

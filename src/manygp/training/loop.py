@@ -167,7 +167,7 @@ def _step(
     # Per observed cell, so that a gradient norm means the same on every table.
     (-terms.bound / num_observed).backward()
     if settings.max_grad_norm is not None:
-        nn.utils.clip_grad_norm_(_parameters(optimizers), settings.max_grad_norm)
+        _clip(_parameters(optimizers), settings.max_grad_norm)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
@@ -186,6 +186,20 @@ def _optimizers(model: Trainable, settings: TrainingSettings) -> list[torch.opti
 
 def _parameters(optimizers: list[torch.optim.Optimizer]) -> Iterable[Tensor]:
     return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+
+@torch.no_grad()
+def _clip(parameters: Iterable[Tensor], max_norm: float) -> None:
+    """Shrink all gradients together to a norm of at most `max_norm`; torch's own function refuses sparse ones."""
+    parts = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+            parts.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
+    norm = torch.stack([part.square().sum() for part in parts]).sum().sqrt()
+    for part in parts:
+        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
 def _record(epoch: int, means: Tensor, rates: tuple[float, float], seconds: float) -> EpochRecord:
