@@ -12,11 +12,11 @@ from manygp.errors import SettingError
 __all__ = ["check_choice", "check_positive", "check_size", "resolve_device", "resolve_dtype", "resolve_seed"]
 
 
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is not among the choices."""
+def check_choice(name: str, value: Any, choices: Iterable[Any], other: str = "") -> None:
+    """Refuse a value that is not among the choices; `other` tells what else there is."""
     allowed = list(choices)
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in allowed):
-        raise SettingError(f"{name}={value!r} is unknown: use one of {', '.join(map(repr, allowed))}.")
+        raise SettingError(f"{name}={value!r} is unknown: use one of {', '.join(map(repr, allowed))}{other}.")
 
 
 def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any] = ()) -> None:

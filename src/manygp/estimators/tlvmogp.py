@@ -11,7 +11,7 @@ from torch import nn
 from manygp.data import CellPlan, Cells, Grid, GridPlan, Plan, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
-from manygp.embeddings import Residual, embedding_dim, make_embedding
+from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.settings import (
@@ -22,7 +22,7 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
-from manygp.kernels import make_kernel
+from manygp.kernels import KERNELS, make_kernel
 from manygp.likelihoods import LIKELIHOODS, make_likelihood
 from manygp.models import (
     TransformedLatentModel,
@@ -240,11 +240,10 @@ class TLVMOGP(Estimator):
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_blocks", self.num_blocks)
         check_positive("spectral_bound", self.spectral_bound, optional=True)
-        # Before the data are looked at, which may take minutes.
         if not isinstance(self.embedding, nn.Module):
-            make_embedding(self.embedding, 1)
+            check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            make_kernel(self.kernel, 1)
+            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
         check_choice("likelihood", self.likelihood, LIKELIHOODS)
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
@@ -331,7 +330,7 @@ class TLVMOGP(Estimator):
             mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise SettingError(
-                f"latent_prior_mean holds no table of numbers ({error}): give one row for each of {num_outputs} outputs."
+                f"latent_prior_mean holds no table of numbers ({error}): give a row for each of {num_outputs} outputs."
             ) from error
         if mean.ndim != 2 or mean.shape[0] != num_outputs or not np.isfinite(mean).all():
             raise SettingError(
