@@ -48,7 +48,7 @@ def _check_dimensions(kernel: Kernel, dim: int) -> None:
     points = torch.zeros(2, dim, dtype=torch.float64)
     try:
         with torch.no_grad():
-            shape = tuple(cross_covariance(kernel, points, points).shape)
+            shape = tuple(kernel(points, points).to_dense().shape)
     except (RuntimeError, IndexError) as error:
         raise SettingError(
             f"The kernel {type(kernel).__name__} cannot take embeddings of {dim} dimensions ({error}): set its "
