@@ -39,7 +39,7 @@ def test_blockwise_scaling_makes_the_kernel_separable(rng):
     x_new, latent_new = worlds.normal(rng, 6, d), worlds.normal(rng, 6, h)
     x_scale, h_scale = 0.5 + worlds.normal(rng, 1, d).abs(), 0.5 + worlds.normal(rng, 1, h).abs()
     kernel = make_kernel("rbf", d + h)
-    rescale_kernel(kernel, 1.0, 1.0)
+    rescale_kernel(kernel, torch.ones(d + h, dtype=torch.float64), 1.0)
     embed = BlockScaling(x_scale, h_scale)
     ours = cross_covariance(kernel, embed(torch.cat([x, latent], -1)), embed(torch.cat([x_new, latent_new], -1)))
     assert_close(ours, rbf(x, x_new, x_scale) * rbf(latent, latent_new, h_scale))
@@ -47,7 +47,7 @@ def test_blockwise_scaling_makes_the_kernel_separable(rng):
 
 def test_the_units_of_the_model_are_such_a_scaling(rng):
     model = worlds.random_model(rng, embedding="identity")
-    rescale_kernel(model.gp.kernel, 1.0, 1.5)
+    rescale_kernel(model.gp.kernel, torch.ones(4, dtype=torch.float64), 1.5)
     x, outputs = worlds.normal(rng, 8, 2), torch.as_tensor(rng.integers(4, size=8))
     h = model.latents.mean[outputs]
     e = worlds.point_embeddings(model, x, outputs)

@@ -1,0 +1,107 @@
+"""Kernels by name or given, and which of them the closed form computes."""
+
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+
+from manygp.errors import SettingError
+from manygp.kernels import KERNELS, _is_fused, cross_covariance, kernel_diagonal, make_kernel, rescale_kernel
+
+from ..laws import worlds
+from ..tolerances import assert_close
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_named_kernels_have_a_lengthscale_for_each_dimension(name):
+    kernel = make_kernel(name, 4)
+    assert kernel.base_kernel.lengthscale.shape == (1, 4)
+    assert all(parameter.dtype == torch.float64 for parameter in kernel.parameters())
+    assert _is_fused(kernel)
+
+
+def test_the_names_are_the_smoothness():
+    assert {name: make_kernel(name, 1).base_kernel.nu for name in KERNELS if name != "rbf"} == {
+        "matern12": 0.5,
+        "matern32": 1.5,
+        "matern52": 2.5,
+    }
+
+
+@pytest.mark.parametrize("kernel", ["rbff", "", "RBF"])
+def test_unknown_kernels_are_refused_with_a_list_of_known_ones(kernel):
+    with pytest.raises(
+        SettingError, match="unknown: use one of rbf, matern12, matern32, matern52, or a GPyTorch kernel"
+    ):
+        make_kernel(kernel, 2)
+
+
+def test_a_given_kernel_is_copied():
+    given = ScaleKernel(RBFKernel())
+    made = make_kernel(given, 2)
+    with torch.no_grad():
+        made.raw_outputscale.add_(1.0)
+    assert given.raw_outputscale.dtype == torch.float32
+    assert float(given.raw_outputscale.detach()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (ScaleKernel(RBFKernel(ard_num_dims=5)), "cannot take embeddings of 3 dimensions.*ard_num_dims"),
+        (ScaleKernel(RBFKernel(active_dims=[7])), "cannot take embeddings of 3 dimensions.*active_dims"),
+        (ScaleKernel(RBFKernel(), batch_shape=torch.Size([2])), r"shape \(2, 2, 2\).*without a batch shape"),
+    ],
+    ids=["lengthscales", "active dimensions", "batch"],
+)
+def test_kernels_that_do_not_fit_the_embedding_are_refused(kernel, message):
+    with pytest.raises(SettingError, match=message):
+        make_kernel(kernel, 3)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBFKernel(),
+        ScaleKernel(RBFKernel(active_dims=[0])),
+        ScaleKernel(RBFKernel(), active_dims=[0]),
+        ScaleKernel(LinearKernel()),
+        ScaleKernel(ScaleKernel(RBFKernel())),
+        ScaleKernel(RBFKernel()) + ScaleKernel(MaternKernel()),
+        ScaleKernel(type("Own", (RBFKernel,), {})()),
+    ],
+    ids=str,
+)
+def test_what_the_closed_form_cannot_compute_is_left_to_gpytorch(rng, kernel):
+    kernel = make_kernel(kernel, 2)
+    assert not _is_fused(kernel)
+    a, b = worlds.normal(rng, 4, 2), worlds.normal(rng, 3, 2)
+    assert_close(cross_covariance(kernel, a, b), worlds.dense_covariance(kernel, a, b))
+    assert_close(kernel_diagonal(kernel, a), worlds.dense_covariance(kernel, a, a).diagonal())
+
+
+def test_one_lengthscale_for_all_dimensions_is_fused_too(rng):
+    kernel = make_kernel(ScaleKernel(MaternKernel(nu=1.5)), 3)
+    assert _is_fused(kernel)
+    a = worlds.normal(rng, 5, 3)
+    assert_close(cross_covariance(kernel, a, a), worlds.dense_covariance(kernel, a, a))
+
+
+def test_rescaling_sets_named_kernels_and_no_others():
+    kernel = make_kernel("matern32", 3)
+    lengthscale = torch.tensor([2.0, 0.5, 8.0], dtype=torch.float64)
+    rescale_kernel(kernel, lengthscale, 4.0)
+    assert_close(kernel.base_kernel.lengthscale[0], lengthscale)
+    assert_close(kernel.outputscale, 4.0)
+    other = make_kernel(RBFKernel(), 3)
+    before = other.lengthscale.clone()
+    rescale_kernel(other, lengthscale, 4.0)
+    assert torch.equal(other.lengthscale, before)
+
+
+def test_a_shift_of_all_points_changes_nothing(rng):
+    """Distances are differences; far from the origin they must not drown in rounding."""
+    for name in KERNELS:
+        kernel = worlds.random_kernel(name, 2, rng)
+        a, b = worlds.normal(rng, 6, 2), worlds.normal(rng, 4, 2)
+        moved = cross_covariance(kernel, a + 1e4, b + 1e4)
+        torch.testing.assert_close(moved, cross_covariance(kernel, a, b), rtol=1e-6, atol=1e-8)

@@ -1,0 +1,86 @@
+"""Jitter has one home and is as small as it can be; the rest is textbook algebra."""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from manygp.errors import NumericalError
+from manygp.linalg import add_jitter, gaussian_kl, safe_cholesky, symmetrize, triangular_inverse
+
+from ..laws import worlds
+from ..tolerances import assert_close
+
+
+def test_jitter_is_relative_to_the_diagonal():
+    A = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))
+    assert_close(add_jitter(A, 0.1), torch.diag(torch.tensor([1.2, 3.2], dtype=torch.float64)))
+    assert_close(add_jitter(1e6 * A, 0.1), 1e6 * add_jitter(A, 0.1))
+
+
+def test_a_positive_definite_matrix_is_factored_as_it_is(rng):
+    A = worlds.positive_definite(rng, 6)
+    L = safe_cholesky(A)
+    assert_close(L @ L.T, A)
+    assert torch.equal(L, L.tril())
+    assert_close(safe_cholesky(A, 1e-3) @ safe_cholesky(A, 1e-3).T, add_jitter(A, 1e-3))
+
+
+def test_batches_are_factored_together(rng):
+    A = torch.stack([worlds.positive_definite(rng, 4) for _ in range(3)])
+    L = safe_cholesky(A)
+    assert_close(L @ L.mT, A)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_a_singular_matrix_gets_just_enough(scale):
+    A = scale * torch.ones(5, 5, dtype=torch.float64)
+    L = safe_cholesky(A)
+    assert float((L @ L.T - A).abs().max()) <= 1e-9 * scale
+
+
+def test_a_slightly_negative_matrix_gets_more():
+    A = torch.diag(torch.tensor([1.0, -1e-4], dtype=torch.float64))
+    L = safe_cholesky(A)
+    assert float((L @ L.T - A).abs().max()) < 1e-2
+
+
+def test_an_indefinite_matrix_is_refused():
+    with pytest.raises(NumericalError, match=r"shape \(2, 2\) is not positive definite.*fewer inducing points"):
+        safe_cholesky(torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_told_apart(value):
+    with pytest.raises(NumericalError, match=r"NaN or infinite.*learning_rate"):
+        safe_cholesky(torch.full((3, 3), value, dtype=torch.float64))
+
+
+def test_gradients_pass_through_the_factor(rng):
+    A = worlds.normal(rng, 4, 4).requires_grad_()
+
+    def logdet(raw):
+        return safe_cholesky(raw @ raw.T + torch.eye(4, dtype=torch.float64), 1e-6).diagonal().log().sum()
+
+    assert torch.autograd.gradcheck(logdet, A)
+
+
+def test_triangular_inverse(rng):
+    L = safe_cholesky(worlds.positive_definite(rng, 5))
+    assert_close(triangular_inverse(L) @ L, torch.eye(5))
+    assert torch.equal(triangular_inverse(L), triangular_inverse(L).tril())
+
+
+def test_symmetrize(rng):
+    A = worlds.normal(rng, 2, 4, 4)
+    assert torch.equal(symmetrize(A), symmetrize(A).mT)
+    assert_close(symmetrize(A) - A, -(symmetrize(A) - A).mT)
+
+
+@pytest.mark.parametrize("variance", [1.0, 0.3])
+def test_gaussian_kl(rng, variance):
+    mean, S = worlds.normal(rng, 3), worlds.positive_definite(rng, 3)
+    prior = MultivariateNormal(torch.zeros(3, dtype=torch.float64), variance * torch.eye(3, dtype=torch.float64))
+    expected = kl_divergence(MultivariateNormal(mean, S), prior)
+    assert_close(gaussian_kl(mean, S.trace(), torch.logdet(S), variance), expected)
+    own = torch.tensor(variance, dtype=torch.float64)
+    assert_close(gaussian_kl(0 * mean, 3 * own, 3 * own.log(), variance), 0.0)

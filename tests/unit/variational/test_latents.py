@@ -1,0 +1,121 @@
+"""q(h): storage, draws and starts, each touching no more rows than asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from manygp.errors import SettingError
+from manygp.variational import LATENT_POSTERIORS, Latents
+
+from ...laws import worlds
+from ...tolerances import assert_close, assert_monte_carlo
+
+OUTPUTS = torch.tensor([4, 1, 3])
+
+
+def random_latents(rng, posterior, sparse=False):
+    latents = Latents(6, 3, posterior, worlds.normal(rng, 6, 3), 0.5, sparse)
+    return worlds.shake(latents, rng, 0.3)
+
+
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+def test_they_start_at_the_prior(rng, posterior):
+    prior = worlds.normal(rng, 6, 3)
+    latents = Latents(6, 3, posterior, prior, 0.5)
+    assert torch.equal(latents.means(OUTPUTS), prior[OUTPUTS])
+    variance = 0.0 if posterior == "point" else 0.5
+    L = latents.factor(OUTPUTS)
+    assert_close(L @ L.mT, variance * torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
+    assert latents.num_outputs == 6
+    assert_close(Latents(6, 3, posterior).means(OUTPUTS), torch.zeros(3, 3))
+
+
+def test_unknown_posteriors_are_refused_with_a_list_of_known_ones():
+    with pytest.raises(SettingError, match="latent_posterior='spike' is unknown: use one of full, diagonal, point"):
+        Latents(2, 2, "spike")
+
+
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+def test_factors_are_lower_triangular(rng, posterior):
+    L = random_latents(rng, posterior).factor(OUTPUTS)
+    assert L.shape == (3, 3, 3)
+    assert torch.equal(L, L.tril())
+    if posterior == "diagonal":
+        assert torch.equal(L, torch.diag_embed(L.diagonal(dim1=-2, dim2=-1)))
+
+
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
+def test_draws_have_the_moments_of_q(rng, posterior):
+    latents = random_latents(rng, posterior)
+    mean, L = latents.means(OUTPUTS).detach(), latents.factor(OUTPUTS).detach()
+    column = torch.arange(3).repeat(20_000)
+    with torch.no_grad():
+        cells = latents.rsample(OUTPUTS, column, worlds.generator()).view(20_000, 3, 3)
+    for draws in (cells, latents.sample(OUTPUTS, 20_000, seed=3)):
+        assert_monte_carlo(draws, mean)
+        centered = draws - mean
+        assert_monte_carlo(centered.unsqueeze(-1) * centered.unsqueeze(-2), L @ L.mT)
+
+
+def test_cells_of_one_output_have_draws_of_their_own(rng):
+    latents = random_latents(rng, "full")
+    draws = latents.rsample(OUTPUTS, torch.tensor([0, 0, 1]), worlds.generator())
+    assert not torch.equal(draws[0], draws[1])
+
+
+def test_a_point_is_always_itself(rng):
+    latents = random_latents(rng, "point")
+    assert torch.equal(latents.rsample(OUTPUTS, torch.tensor([2, 2]), worlds.generator()), latents.mean[[3, 3]])
+    assert torch.equal(latents.sample(OUTPUTS, 4, 0), latents.mean[OUTPUTS].detach().expand(4, 3, 3))
+
+
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+def test_draws_for_prediction_belong_to_their_output(rng, posterior):
+    latents = worlds.shake(Latents(3000, 2, posterior), rng)
+    every = latents.sample(torch.arange(3000), 4, seed=9)
+    for chosen in ([7], [2999, 0, 1500], [1023, 1024], [5, 5]):
+        outputs = torch.tensor(chosen)
+        assert_close(latents.sample(outputs, 4, seed=9), every[:, outputs])
+    if posterior != "point":
+        assert not torch.equal(latents.sample(torch.tensor([7]), 4, seed=10), every[:, [7]])
+        # Blocks of outputs must not repeat each other's noise, nor must neighbouring seeds.
+        noise = (every - latents.mean.detach()) / latents.sample(torch.arange(3000), 1, 0).abs().mean()
+        assert not torch.allclose(noise[:, :1000], noise[:, 1024:2024])
+
+
+def test_variances_of_their_own(rng):
+    variance = torch.as_tensor(rng.uniform(0.1, 1.0, size=(6, 3)))
+    for posterior in ("full", "diagonal"):
+        latents = Latents(6, 3, posterior)
+        latents.set_variance(variance)
+        L = latents.factor(torch.arange(6))
+        assert_close(L @ L.mT, torch.diag_embed(variance))
+        latents.set_variance(0.25, OUTPUTS)
+        assert_close(latents.factor(OUTPUTS), 0.5 * torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
+        others = torch.tensor([0, 2, 5])
+        assert_close(latents.factor(others).diagonal(dim1=-2, dim2=-1).square(), variance[others])
+
+
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_gradients_touch_only_the_rows_asked_for(rng, posterior, sparse):
+    latents = random_latents(rng, posterior, sparse)
+    draws = latents.rsample(OUTPUTS, torch.tensor([0, 2, 2]), worlds.generator())
+    (draws.square().sum() + latents.kl(OUTPUTS).sum()).backward()
+    for parameter in latents.parameters():
+        if parameter.numel():
+            assert parameter.grad.is_sparse == sparse
+            gradient = parameter.grad.to_dense()
+            assert np.flatnonzero(gradient.abs().sum(-1)).tolist() == [1, 3, 4]
+
+
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+def test_sparse_and_dense_gradients_agree(posterior):
+    gradients = []
+    for sparse in (False, True):
+        latents = random_latents(np.random.default_rng(0), posterior, sparse)
+        draws = latents.rsample(OUTPUTS, torch.tensor([0, 2, 2]), worlds.generator())
+        (draws.square().sum() + latents.kl(OUTPUTS).sum()).backward()
+        gradients.append([p.grad.to_dense() for p in latents.parameters() if p.numel()])
+    for dense, sparse in zip(*gradients, strict=True):
+        assert_close(sparse, dense)
