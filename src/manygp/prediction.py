@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -129,19 +130,19 @@ class Prediction:
 
         return self._scaling.unscale_mean(self._map(draw, n), self._outputs)
 
-    def log_prob(self, Y: FloatArray) -> FloatArray:
+    def log_prob(self, Y: Any) -> FloatArray:
         """Log predictive density of given values; NaN where they are NaN."""
         return self._map_values(Y, [self._log_prob])[0] - np.log(self._scaling.y_scale[self._outputs])
 
-    def cdf(self, Y: FloatArray) -> FloatArray:
+    def cdf(self, Y: Any) -> FloatArray:
         """Predictive probability of a value at or below the given ones; NaN where they are NaN."""
         return self._map_values(Y, [self._cdf])[0]
 
-    def crps(self, Y: FloatArray) -> FloatArray:
+    def crps(self, Y: Any) -> FloatArray:
         """Continuous ranked probability score of given values (lower is better); NaN where they are NaN."""
         return self._map_values(Y, [self._crps])[0] * self._scaling.y_scale[self._outputs]
 
-    def score(self, Y: FloatArray) -> dict[str, float]:
+    def score(self, Y: Any) -> dict[str, float]:
         """Averages over the cells of Y that are not NaN.
 
         Keys: `mse`, `nll`, `crps`, `coverage50` and `coverage90` (shares of values inside the central intervals), and
@@ -223,7 +224,7 @@ class Prediction:
         return result.reshape(rows, *self.shape)
 
     @torch.no_grad()
-    def _map_values(self, Y: FloatArray, functions: Sequence[Callable[..., Tensor]]) -> list[FloatArray]:
+    def _map_values(self, Y: Any, functions: Sequence[Callable[..., Tensor]]) -> list[FloatArray]:
         """Apply functions of (components, y) to the cells whose value is not NaN, in one pass."""
         values = self._as_values(Y)
         scaled = self._scaling.scale_y(values, self._outputs).reshape(-1)
@@ -234,7 +235,7 @@ class Prediction:
                 result[cells] = function(mean, variance, outputs, y).cpu().numpy()
         return [result.reshape(self.shape) for result in results]
 
-    def _as_values(self, Y: FloatArray) -> FloatArray:
+    def _as_values(self, Y: Any) -> FloatArray:
         values = np.asarray(Y, dtype=np.float64)
         if values.ndim == 1 and len(self.shape) == 2 and self.shape[1] == 1:
             values = values[:, None]
