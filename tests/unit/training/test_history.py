@@ -1,0 +1,23 @@
+"""The record of a run."""
+
+import pandas as pd
+
+from manygp.training import EpochRecord, History
+
+
+def test_columns_time_and_frame():
+    records = [EpochRecord(i, -10.0 / i, -8.0, 1.0, 1.0, 0.1, 0.5, 0.25) for i in (1, 2)]
+    history = History(records, "epochs")
+    assert len(history) == 2
+    assert history["bound"] == [-10.0, -5.0]
+    assert history.seconds == 0.5
+    frame = history.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame["epoch"].tolist() == [1, 2]
+    assert set(frame) == set(EpochRecord.__dataclass_fields__)
+
+
+def test_nothing_has_happened_yet():
+    assert len(History()) == 0
+    assert History().seconds == 0
+    assert History().to_frame().empty

@@ -1,0 +1,227 @@
+"""The loop: what moves, what stays, how it ends."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from manygp.data import GridPlan
+from manygp.errors import NumericalError
+from manygp.training import Schedule, Trainable, TrainingSettings, make_progress, train
+from manygp.training.loop import _clip
+from manygp.variational import ElboTerms, Latents
+
+from ...laws import worlds
+from ...tolerances import assert_close
+
+PRESETS = {
+    "natural steps, sparse rows": TrainingSettings(),
+    "gradients only": TrainingSettings(natural=False, schedule=False, sparse_rows=False),
+}
+
+
+class Watcher:
+    """A progress display that calls a function after each epoch."""
+
+    def __init__(self, function=lambda epoch: None):
+        self.function, self.epochs = function, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception): ...
+
+    def update(self, epoch, total, bound_per_cell):
+        self.epochs.append((epoch, total, bound_per_cell))
+        self.function(epoch)
+
+
+def world(rng, settings, latent_posterior="full", **parts):
+    """A table and a model that fits the settings."""
+    table = worlds.random_grid(rng, num_inputs=8, num_outputs=6)
+    posterior = "natural" if settings.natural else "cholesky"
+    model = worlds.random_model(
+        rng, num_outputs=6, posterior=posterior, latent_posterior=latent_posterior, given_prior=False, **parts
+    )
+    old = model.latents
+    model.latents = Latents(6, 2, latent_posterior, sparse=settings.sparse_rows)
+    model.latents.load_state_dict(old.state_dict())
+    return table, model
+
+
+def fit(table, model, settings, epochs=4, progress=None, plan=None, learning_rate=0.02, **batch):
+    plan = plan or GridPlan(table, worlds.raw(table), **batch)
+    schedule = Schedule(len(plan), learning_rate, epochs, epochs)
+    progress = progress or Watcher()
+    return train(model, plan, schedule, settings, dtype=torch.float64, device=worlds.CPU, seed=0, progress=progress)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("latent_posterior", ["full", "diagonal", "point"])
+def test_the_bound_rises(rng, preset, latent_posterior):
+    settings = PRESETS[preset]
+    table, model = world(rng, settings, latent_posterior)
+    watcher = Watcher()
+    history = fit(table, model, settings, 30, watcher, batch_inputs=4, batch_outputs=3)
+    assert history.stop_reason == "epochs"
+    assert history["epoch"] == list(range(1, 31))
+    assert np.mean(history["bound"][-5:]) > np.mean(history["bound"][:5])
+    for record in history.records:
+        assert record.bound == pytest.approx(record.expected_log_lik - record.kl_u - record.kl_h)
+    assert watcher.epochs[-1] == (30, 30, history["bound"][-1] / table.num_observed)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_everything_learns(rng, preset):
+    settings = PRESETS[preset]
+    table, model = world(rng, settings)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fit(table, model, settings)
+    still = {name for name, value in model.state_dict().items() if torch.equal(value, before[name])}
+    assert still <= {"units"} | {name for name in before if "constraint" in name}
+
+
+def test_the_model_is_left_ready_for_predictions(rng):
+    table, model = world(rng, TrainingSettings())
+    fit(table, model, TrainingSettings(frozen_epochs=math.inf))
+    assert not model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("frozen", "moves"), [(0, True), (2, True), (4, False), (math.inf, False)])
+def test_a_frozen_likelihood_stays_for_its_epochs(rng, frozen, moves):
+    settings = TrainingSettings(frozen_epochs=frozen)
+    table, model = world(rng, settings)
+    noises, start = [], model.likelihood.noise.item()
+    fit(table, model, settings, 4, Watcher(lambda epoch: noises.append(model.likelihood.noise.item())))
+    for epoch, noise in enumerate(noises, 1):
+        assert (noise == start) == (epoch <= frozen)
+    assert (noises[-1] != start) == moves
+
+
+def test_a_step_touches_the_rows_of_its_outputs_only(rng):
+    """So that its cost does not grow with the number of outputs."""
+    settings = TrainingSettings()
+    table, model = world(rng, settings)
+    before = model.latents.mean.detach().clone()
+    plan = GridPlan(table, worlds.raw(table), batch_outputs=2)
+
+    class First(GridPlan):
+        def epoch(self, rng):
+            yield plan.batch(np.arange(table.num_inputs), np.array([1, 4]))
+
+    fit(table, model, settings, 1, plan=First(table, worlds.raw(table)))
+    moved = (model.latents.mean.detach() != before).any(-1)
+    assert moved.tolist() == [False, True, False, False, True, False]
+
+
+# -- endings -----------------------------------------------------------------------------------------------------------
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_ctrl_c_between_epochs_keeps_what_was_learnt(rng, preset):
+    settings = PRESETS[preset]
+    table, model = world(rng, settings)
+    state = {}
+
+    def stop(epoch):
+        if epoch == 3:
+            state.update({name: value.clone() for name, value in model.state_dict().items()})
+            raise KeyboardInterrupt
+
+    history = fit(table, model, settings, 50, Watcher(stop))
+    assert history.stop_reason == "interrupted"
+    assert len(history) == 3
+    assert not model.training
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_ctrl_c_within_an_epoch_keeps_what_was_learnt(rng):
+    settings = TrainingSettings(frozen_epochs=10)
+    table, model = world(rng, settings)
+
+    class Stopped(GridPlan):
+        def epoch(self, rng):
+            batches = super().epoch(rng)
+            yield next(batches)
+            raise KeyboardInterrupt
+
+    before = model.gp.Z.detach().clone()
+    history = fit(table, model, settings, plan=Stopped(table, worlds.raw(table), 2, 2))
+    assert history.stop_reason == "interrupted"
+    assert len(history) == 0
+    assert not torch.equal(model.gp.Z, before)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.likelihood.parameters())
+
+
+def test_other_errors_are_not_swallowed(rng):
+    table, model = world(rng, TrainingSettings())
+
+    def broken(epoch):
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        fit(table, model, TrainingSettings(), progress=Watcher(broken))
+
+
+class Diverging(torch.nn.Module):
+    """The least that the loop needs of a model, with a bound that is no number."""
+
+    def __init__(self):
+        super().__init__()
+        self.likelihood = torch.nn.Module()
+        self.weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def elbo(self, batch, generator):
+        value = (self.weight * math.inf).sum()
+        return ElboTerms(value, value, value)
+
+    def row_parameters(self):
+        return iter(())
+
+
+def test_a_bound_that_is_no_number_is_reported(rng):
+    model: Trainable = Diverging()
+    table = worlds.random_grid(rng)
+    with pytest.raises(NumericalError, match="bound became nan in epoch 1: lower learning_rate"):
+        fit(table, model, PRESETS["gradients only"], progress=make_progress(False))
+
+
+# -- clipping and averaging --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("max_norm", [0.1, 1e6])
+def test_gradients_are_clipped_together(rng, sparse, max_norm):
+    rows, rest = Latents(5, 2, sparse=sparse), torch.nn.Linear(2, 2).double()
+    outputs = torch.tensor([1, 1, 3])
+    (rest(rows.means(outputs) + 1.0).square().sum() + rows.means(outputs).sum()).backward()
+    parameters = [rows.mean, *rest.parameters()]
+    before = [parameter.grad.to_dense().clone() for parameter in parameters]
+    norm = torch.cat([gradient.flatten() for gradient in before]).norm()
+    _clip(parameters, max_norm)
+    factor = min(1.0, max_norm / float(norm))
+    for parameter, gradient in zip(parameters, before, strict=True):
+        torch.testing.assert_close(parameter.grad.to_dense(), factor * gradient, rtol=1e-5, atol=0)
+
+
+def test_the_end_of_a_run_can_be_averaged(rng):
+    settings = TrainingSettings(natural=False, schedule=False, sparse_rows=False, averaged_share=0.5)
+    table, model = world(rng, settings)
+    seen = []
+    fit(table, model, settings, 6, Watcher(lambda epoch: seen.append(model.gp.Z.detach().clone())))
+    assert_close(model.gp.Z, torch.stack(seen[3:]).mean(0))
+
+
+def test_seeds_reproduce():
+    runs = []
+    for _ in range(2):
+        table, model = world(np.random.default_rng(1), TrainingSettings())
+        runs.append(fit(table, model, TrainingSettings(), batch_inputs=3, batch_outputs=2)["bound"])
+    assert runs[0] == runs[1]

@@ -1,0 +1,67 @@
+"""Step sizes: warm-up, plateau, decay, and when to stop."""
+
+import math
+
+import pytest
+
+from manygp.training import Schedule
+
+STEPS = 10
+
+
+def run(schedule, bound=lambda epoch: float(epoch)):
+    """Rates of every step of a run whose bound is a function of the epoch."""
+    rates, epoch = [], 0
+    while not schedule.is_over:
+        rates += [schedule.rates(epoch * STEPS + step) for step in range(STEPS)]
+        schedule.record(bound(epoch))
+        epoch += 1
+        assert epoch < 10_000
+    return rates
+
+
+def test_a_given_number_of_epochs_is_run(rng):
+    schedule = Schedule(STEPS, 0.1, epochs=7, max_epochs=3)
+    assert len(run(schedule, lambda epoch: float("-inf"))) == 7 * STEPS
+    assert schedule.stop_reason == "epochs"
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 50])
+def test_rates_stay_within_their_limits(epochs):
+    schedule = Schedule(STEPS, 0.1, epochs=epochs, max_epochs=epochs)
+    for learning_rate, natural_rate in run(schedule):
+        assert 0 < learning_rate <= 0.1
+        assert 0 < natural_rate <= 1
+
+
+def test_the_first_natural_step_is_a_whole_one():
+    assert Schedule(STEPS, 0.1, epochs=20, max_epochs=20).rates(0)[1] == 1.0
+
+
+def test_the_learning_rate_rises_stays_and_falls():
+    rates = [learning_rate for learning_rate, _ in run(Schedule(STEPS, 0.1, epochs=50, max_epochs=50))]
+    top = rates.index(max(rates))
+    assert rates[0] < 0.05
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[-1] < 0.1 * max(rates)
+
+
+def test_a_bound_that_has_become_flat_ends_the_run():
+    schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=1000)
+    run(schedule, lambda epoch: -math.exp(-epoch / 5))
+    assert schedule.stop_reason == "converged"
+    assert len(schedule.bounds) < 200
+
+
+def test_a_bound_that_keeps_rising_ends_with_the_budget():
+    schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=60)
+    run(schedule, lambda epoch: 1.0 * epoch)
+    assert schedule.stop_reason == "budget"
+    assert len(schedule.bounds) == 60
+
+
+def test_one_batch_an_epoch_needs_no_averaging():
+    schedule = Schedule(1, 0.1, epochs=100, max_epochs=100)
+    assert schedule.rates(60)[1] == 1.0
