@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -213,29 +214,43 @@ def _rotate(state: State, row_cov: bool, output_cov: bool) -> None:
     state.u_precision = np.concatenate([state.u_precision[:1], precision if state.wide else np.ones(rank)])
 
 
+# The same few sizes are asked for in every step, and on a small table looking them up would take most of the time.
+@lru_cache
+def _upper(k: int) -> tuple[IntArray, IntArray]:
+    """Return rows and columns of the upper triangle of a k x k matrix, in packed order."""
+    rows, columns = np.triu_indices(k)
+    return rows, columns
+
+
+@lru_cache
 def _unpacking(k: int) -> IntArray:
     """Return where each entry of a symmetric k x k matrix is in its packed upper triangle, shape (k, k)."""
     index = np.zeros((k, k), dtype=np.int64)
-    upper = np.triu_indices(k)
+    upper = _upper(k)
     index[upper] = np.arange(len(upper[0]))
     return np.maximum(index, index.T)
 
 
+@lru_cache
+def _basis(k: int) -> FloatArray:
+    """Return the symmetric matrix that each packed entry stands for, shape (t, k, k)."""
+    return np.eye(k * (k + 1) // 2)[:, _unpacking(k)]
+
+
+@lru_cache
 def _twice(k: int) -> FloatArray:
     """Return how often each packed entry occurs in the full matrix."""
-    upper = np.triu_indices(k)
-    return np.where(upper[0] == upper[1], 1.0, 2.0)
+    rows, columns = _upper(k)
+    return np.where(rows == columns, 1.0, 2.0)
 
 
 def _outer(x: FloatArray) -> FloatArray:
     """Return the packed outer product of every row with itself."""
-    upper = np.triu_indices(x.shape[1])
-    return x[:, upper[0]] * x[:, upper[1]]
+    rows, columns = _upper(x.shape[1])
+    return x[:, rows] * x[:, columns]
 
 
 def _congruence(turn: FloatArray) -> FloatArray:
     """Return the matrix that maps packed S, as a row vector, to packed T S Tᵀ."""
-    k = len(turn)
-    upper = np.triu_indices(k)
-    basis = np.eye(len(upper[0]))[:, _unpacking(k)]
-    return np.asarray((turn @ basis @ turn.T)[:, upper[0], upper[1]])
+    rows, columns = _upper(len(turn))
+    return np.asarray((turn @ _basis(len(turn)) @ turn.T)[:, rows, columns])
