@@ -160,7 +160,7 @@ def _posterior(
     """Return means (m, k) and packed covariances of m Gaussian posteriors: (diag + G / s²)⁻¹ (shift + c / s²)."""
     k = len(precision)
     mean, covariance = np.empty_like(cross), np.empty_like(gram)
-    upper = np.triu_indices(k)
+    upper = _upper(k)
     for begin in range(0, len(gram), SOLVE_CHUNK):
         part = slice(begin, begin + SOLVE_CHUNK)
         inverse = np.linalg.inv(np.diag(precision) + gram[part][:, _unpacking(k)] / noise)
