@@ -226,7 +226,9 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     ) -> Prediction:
         check_size("num_samples", self.num_samples)
         device = next(self.model_.parameters()).device
-        predictor = self.model_.predictor(self.num_samples, self._seed)
+        # A numpy integer may be too short for the products below.
+        num_samples = int(self.num_samples)
+        predictor = self.model_.predictor(num_samples, self._seed)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
             x, which = place(cells)
@@ -235,7 +237,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), device=device), where)
             return mean, variance, where
 
-        width = self.num_samples * max(predictor.width, 1)
+        width = num_samples * max(predictor.width, 1)
         likelihood = self.model_.likelihood if observation_noise else Noiseless()
         return Prediction(
             components,
