@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
+from . import shapes
+
 # A module is checked only if it is first imported under the hook, and this file comes before every test module.
 ROOMS = ("linalg", "quadrature", "kernels", "embeddings", "likelihoods", "variational", "models", "prediction")
-install_import_hook([f"manygp.{room}" for room in ROOMS], "beartype.beartype")
+install_import_hook([f"manygp.{room}" for room in ROOMS], f"{shapes.__name__}.check")
 
 
 @pytest.fixture

@@ -128,14 +128,14 @@ def test_values_in_other_containers(world):
 
 def test_small_predictions_are_computed_once(world):
     dist = world.prediction()
-    dist.mean, dist.quantile(0.5), dist.log_prob(np.zeros((6, 2)))  # noqa: B018
+    dist.mean, dist.quantile(0.5), dist.log_prob(np.zeros((6, 2)))
     assert world.asked == [5, 5, 2]
 
 
 def test_large_predictions_are_computed_anew_in_chunks(world, monkeypatch):
     monkeypatch.setattr(prediction_module, "_MAX_KEPT", 10)
     dist = world.prediction()
-    dist.mean, dist.quantile(0.5)  # noqa: B018
+    dist.mean, dist.quantile(0.5)
     assert world.asked == [5, 5, 2] * 2
 
 

@@ -1,0 +1,188 @@
+"""What a model begins with: lengthscales from evidence, sizes, scaling, latents, Z and noise from the data."""
+
+import numpy as np
+import pytest
+import torch
+
+from manygp.data import Cells, Grid, Scaling
+from manygp.data.factorisation import factorise
+from manygp.models import (
+    Lengthscales,
+    choose_latent_dim,
+    choose_num_inducing,
+    choose_scaling,
+    evidence_lengthscales,
+    start_from_data,
+    start_from_prior,
+)
+
+from ...laws import worlds
+from ...tolerances import assert_close
+
+
+def draws(rng, n=60, p=6, lengthscale=(0.3,), noise=0.1):
+    """Independent draws of a GP on inputs in the unit cube."""
+    X = rng.uniform(size=(n, len(lengthscale)))
+    distance = (((X[:, None] - X[None]) / np.array(lengthscale)) ** 2).sum(-1)
+    L = np.linalg.cholesky(np.exp(-0.5 * distance) + 1e-8 * np.eye(n))
+    return Grid(X, L @ rng.standard_normal((n, p)) + noise * rng.standard_normal((n, p)))
+
+
+def low_rank(rng, rank=2, n=40, p=30, missing=0.3):
+    Y = rng.standard_normal((n, rank)) @ rng.standard_normal((rank, p)) + 0.05 * rng.standard_normal((n, p))
+    Y[rng.uniform(size=Y.shape) < missing] = np.nan
+    return Grid(np.arange(float(n))[:, None], Y)
+
+
+def as_cells(grid):
+    row, output = np.nonzero(~np.isnan(grid.Y))
+    return Cells(grid.X[row], output, grid.Y[row, output], grid.output_names)
+
+
+# -- lengthscales ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengthscale", [0.1, 0.5])
+def test_lengthscales_and_noise_are_found(rng, lengthscale):
+    table = draws(rng, lengthscale=(lengthscale,))
+    for source in (table, as_cells(table)):
+        scaling = Scaling.fit(source, inputs=True, outputs="none")
+        found = evidence_lengthscales(source, scaling, rng)
+        assert found.lengthscale[0] * scaling.x_scale[0] == pytest.approx(lengthscale, rel=0.4)
+        assert found.noise == pytest.approx(0.01, rel=0.6)
+        assert found.signal > 0
+
+
+def test_an_input_that_does_not_matter_has_a_long_lengthscale(rng):
+    table = draws(rng, lengthscale=(0.3, 1e6))
+    found = evidence_lengthscales(table, worlds.raw(table), rng)
+    assert found.lengthscale[1] > 3 * found.lengthscale[0]
+
+
+def test_the_noise_does_not_exceed_what_is_known(rng):
+    table = draws(rng, noise=0.5)
+    assert evidence_lengthscales(table, worlds.raw(table), rng, max_noise=0.01).noise <= 0.01
+
+
+@pytest.mark.parametrize(
+    "Y",
+    [np.zeros((5, 3)), np.ones((5, 1)), np.array([[1.0]]), np.array([[1.0, np.nan], [np.nan, 2.0]])],
+    ids=["zeros", "constant", "one cell", "one cell each"],
+)
+def test_poor_data_give_usable_numbers(rng, Y):
+    table = Grid(np.linspace(0, 1, len(Y))[:, None], Y)
+    found = evidence_lengthscales(table, worlds.raw(table), rng, max_noise=0.0)
+    assert np.isfinite(found.lengthscale).all()
+    assert (found.lengthscale > 0).all()
+    assert found.noise > 0
+    assert found.signal > 0
+
+
+# -- sizes and scaling -------------------------------------------------------------------------------------------------
+
+
+def test_the_latent_dimensions_suffice_for_the_rank_of_the_data(rng):
+    table = low_rank(rng, n=25, p=6)
+    assert choose_latent_dim(table, Scaling.fit(table), rng) >= 2
+    assert choose_latent_dim(Grid(table.X, table.Y[:, :1]), worlds.raw(table), rng) == 1
+    assert choose_latent_dim(as_cells(table), worlds.raw(table), rng) >= 1
+
+
+def test_rough_functions_have_more_inducing_points(rng):
+    table = Grid(np.linspace(0, 1, 500)[:, None], rng.standard_normal((500, 3)))
+    sizes = [
+        choose_num_inducing(table, worlds.raw(table), 2, Lengthscales(np.array([lengthscale]), 1.0, 0.1))
+        for lengthscale in (10.0, 0.05, 0.01, 1e-6)
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+def test_never_more_inducing_points_than_cells(rng):
+    table = Grid(np.arange(3.0)[:, None], np.array([[1.0], [np.nan], [2.0]]))
+    assert choose_num_inducing(table, worlds.raw(table), 1, Lengthscales(np.array([1e-3]), 1.0, 0.1)) == 2
+
+
+@pytest.mark.parametrize("kind", ["output", "global", "completed", "none"])
+def test_a_scaling_that_is_asked_for_is_taken(rng, kind):
+    table = low_rank(rng)
+    choice = choose_scaling(table, (kind,), 2, rng)
+    assert choice.kind == kind
+    if kind != "completed":
+        expected = Scaling.fit(table, inputs=kind != "none", outputs=kind)
+        assert np.array_equal(choice.scaling.y_scale, expected.y_scale)
+
+
+def test_outputs_in_different_units_are_not_given_one_scale(rng):
+    table = low_rank(rng)
+    units = 10.0 ** rng.uniform(-3, 3, size=table.num_outputs)
+    choice = choose_scaling(Grid(table.X, table.Y * units), ("global", "output"), 2, rng)
+    assert choice.kind == "output"
+
+
+def test_a_list_of_cells_cannot_be_completed(rng):
+    cells = as_cells(low_rank(rng))
+    assert choose_scaling(cells, ("completed",), 2, rng).kind != "completed"
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+def started(rng, table, **parts):
+    model = worlds.random_model(rng, features=1, num_outputs=table.num_outputs, num_inducing=8, **parts)
+    model.latents.set_to_prior(torch.arange(table.num_outputs))
+    scaling = Scaling.fit(table)
+    factors = None
+    if isinstance(table, Grid) and not parts.get("given_prior"):
+        factors = factorise(table, scaling, 2, rng=rng)
+    start_from_data(model, table, scaling, evidence_lengthscales(table, scaling, rng), factors, rng)
+    return model, scaling
+
+
+@pytest.mark.parametrize("latent_posterior", ["full", "diagonal", "point"])
+@pytest.mark.parametrize("given_prior", [False, True])
+@pytest.mark.parametrize("layout", ["grid", "cells"])
+def test_a_start_from_data_is_sound(rng, latent_posterior, given_prior, layout):
+    table = low_rank(rng)
+    source = table if layout == "grid" else as_cells(table)
+    model, scaling = started(rng, source, latent_posterior=latent_posterior, given_prior=given_prior)
+    assert (model.units > 0).all()
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert model.likelihood.noise.item() > 0
+    # Z are embeddings of observed cells.
+    row, column = np.nonzero(~np.isnan(table.Y))
+    e = worlds.point_embeddings(model, torch.as_tensor(scaling.scale_x(table.X[row])), torch.as_tensor(column))
+    nearest = torch.cdist(model.gp.Z.detach(), e).amin(1)
+    assert_close(nearest, torch.zeros(8), dtype=torch.float32)
+    if given_prior:
+        assert torch.equal(model.latents.mean, model.latents.prior_mean)
+
+
+def test_latents_start_at_the_loadings(rng):
+    table = low_rank(rng)
+    model, scaling = started(rng, table, latent_posterior="full")
+    # Outputs with like columns have like latents: the latents explain the columns linearly.
+    Y = np.nan_to_num(scaling.scale_y(table.Y))
+    H = np.column_stack([model.latents.mean.detach().numpy(), np.ones(table.num_outputs)])
+    residual = Y.T - H @ np.linalg.lstsq(H, Y.T, rcond=None)[0]
+    assert residual.var() < 0.5 * Y.var()
+
+
+def test_outputs_without_observations_start_at_their_prior(rng):
+    table = low_rank(rng)
+    Y = table.Y.copy()
+    Y[:, 3] = np.nan
+    model, _ = started(rng, Grid(table.X, Y), latent_posterior="full")
+    assert_close(model.latents.kl(torch.tensor([3])), torch.zeros(1))
+
+
+def test_the_published_start(rng):
+    model = worlds.random_model(rng, num_inducing=400, latent_posterior="full")
+    state = {name: value.clone() for name, value in model.latents.state_dict().items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        start_from_prior(model)
+    assert model.likelihood.noise.item() == pytest.approx(1e-4, rel=1e-6)
+    assert float(model.gp.Z.detach().mean().abs()) < 0.1
+    assert float(model.gp.Z.detach().std()) == pytest.approx(1.0, abs=0.1)
+    assert all(torch.equal(value, state[name]) for name, value in model.latents.state_dict().items())
