@@ -24,7 +24,7 @@ who = rng.integers(20, size=300)
 time = rng.uniform(0.0, 12.0, size=300)
 value = response(time, who) + 0.1 * rng.normal(size=300)
 
-model = manygp.TLVMOGP().fit_cells(time[:, None], [patients[i] for i in who], value)
+model = manygp.TLVMOGP(epochs=100).fit_cells(time[:, None], [patients[i] for i in who], value)
 
 # One patient's whole course with intervals, from about fifteen points of its own and what others have in common with it.
 grid = np.linspace(0.0, 12.0, 7)[:, None]
