@@ -26,7 +26,7 @@ value = response(time, who) + 0.1 * rng.normal(size=300)
 
 model = manygp.TLVMOGP(epochs=100).fit_cells(time[:, None], [patients[i] for i in who], value)
 
-# One patient's whole course with intervals, from about fifteen points of its own and what others have in common with it.
+# One patient's whole course with intervals, from about fifteen points of its own and what others share with it.
 grid = np.linspace(0.0, 12.0, 7)[:, None]
 print(model.predict_dist(grid, outputs="patient 07").to_frame().round(2).to_string(index=False))
 
