@@ -133,7 +133,7 @@ def test_names_are_checked_before_the_data_are_looked_at(monkeypatch):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"latent_dim": np.int64(2), "spectral_bound": np.float64(0.2), "num_samples": np.int8(100)},
+        {"num_inducing": np.int64(4), "spectral_bound": np.float64(0.2), "num_samples": np.int8(100)},
         {"spectral_bound": None},
         {"spectral_bound": 1},
         {"batch_inputs": None, "batch_outputs": None},

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+import manygp
 from manygp.data import Cells, Grid, Scaling
-from manygp.data.factorisation import factorise
+from manygp.estimators import tlvmogp
 from manygp.models import (
     Lengthscales,
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
     evidence_lengthscales,
-    start_from_data,
-    start_from_prior,
 )
+from manygp.training import History
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -125,27 +125,40 @@ def test_a_list_of_cells_cannot_be_completed(rng):
     assert choose_scaling(cells, ("completed",), 2, rng).kind != "completed"
 
 
-# -- starts ------------------------------------------------------------------------------------------------------------
+# -- starts: `start_from_data` and `start_from_prior`, seen through an estimator that does not train -------------------
 
 
-def started(rng, table, **parts):
-    model = worlds.random_model(rng, features=1, num_outputs=table.num_outputs, num_inducing=8, **parts)
-    model.latents.set_to_prior(torch.arange(table.num_outputs))
-    scaling = Scaling.fit(table)
-    factors = None
-    if isinstance(table, Grid) and not parts.get("given_prior"):
-        factors = factorise(table, scaling, 2, rng=rng)
-    start_from_data(model, table, scaling, evidence_lengthscales(table, scaling, rng), factors, rng)
-    return model, scaling
+@pytest.fixture
+def started(monkeypatch):
+    """A function that returns the model at its start, and its scaling."""
+
+    def untrained(model, *arguments, **keywords):
+        model.train(False)
+        return History()
+
+    monkeypatch.setattr(tlvmogp, "train", untrained)
+
+    def begin(table, **settings):
+        sizes = {"latent_dim": 2, "num_inducing": 8, "standardize": "output", "device": "cpu", "progress": False}
+        estimator = manygp.TLVMOGP(**(sizes | settings))
+        if isinstance(table, Grid):
+            estimator.fit(table.X, table.Y)
+        else:
+            estimator.fit_cells(table.X, table.output, table.y)
+        return estimator.model_, estimator.scaling_
+
+    return begin
 
 
 @pytest.mark.parametrize("latent_posterior", ["full", "diagonal", "point"])
 @pytest.mark.parametrize("given_prior", [False, True])
 @pytest.mark.parametrize("layout", ["grid", "cells"])
-def test_a_start_from_data_is_sound(rng, latent_posterior, given_prior, layout):
+def test_a_start_from_data_is_sound(rng, monkeypatch, started, latent_posterior, given_prior, layout):
+    monkeypatch.setattr(Cells, "compact", lambda self: self)
     table = low_rank(rng)
+    prior = rng.standard_normal((table.num_outputs, 2)) if given_prior else None
     source = table if layout == "grid" else as_cells(table)
-    model, scaling = started(rng, source, latent_posterior=latent_posterior, given_prior=given_prior)
+    model, scaling = started(source, latent_posterior=latent_posterior, latent_prior_mean=prior)
     assert (model.units > 0).all()
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     assert model.likelihood.noise.item() > 0
@@ -158,9 +171,9 @@ def test_a_start_from_data_is_sound(rng, latent_posterior, given_prior, layout):
         assert torch.equal(model.latents.mean, model.latents.prior_mean)
 
 
-def test_latents_start_at_the_loadings(rng):
+def test_latents_start_at_the_loadings(rng, started):
     table = low_rank(rng)
-    model, scaling = started(rng, table, latent_posterior="full")
+    model, scaling = started(table)
     # Outputs with like columns have like latents: the latents explain the columns linearly.
     Y = np.nan_to_num(scaling.scale_y(table.Y))
     H = np.column_stack([model.latents.mean.detach().numpy(), np.ones(table.num_outputs)])
@@ -168,21 +181,25 @@ def test_latents_start_at_the_loadings(rng):
     assert residual.var() < 0.5 * Y.var()
 
 
-def test_outputs_without_observations_start_at_their_prior(rng):
+@pytest.mark.filterwarnings("ignore:1 of 30 outputs have no observed cell")
+def test_outputs_without_observations_start_at_their_prior(rng, started):
     table = low_rank(rng)
     Y = table.Y.copy()
     Y[:, 3] = np.nan
-    model, _ = started(rng, Grid(table.X, Y), latent_posterior="full")
+    model, _ = started(Grid(table.X, Y))
     assert_close(model.latents.kl(torch.tensor([3])), torch.zeros(1))
 
 
-def test_the_published_start(rng):
-    model = worlds.random_model(rng, num_inducing=400, latent_posterior="full")
-    state = {name: value.clone() for name, value in model.latents.state_dict().items()}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        start_from_prior(model)
+def test_the_published_start(rng, started):
+    model, scaling = started(low_rank(rng), preset="paper", num_inducing=400, standardize=True)
     assert model.likelihood.noise.item() == pytest.approx(1e-4, rel=1e-6)
     assert float(model.gp.Z.detach().mean().abs()) < 0.1
     assert float(model.gp.Z.detach().std()) == pytest.approx(1.0, abs=0.1)
-    assert all(torch.equal(value, state[name]) for name, value in model.latents.state_dict().items())
+    # Raw inputs, one scale for all outputs, softplus(0) for the kernel, q at the prior.
+    assert scaling.x_scale.tolist() == [1.0]
+    assert len(set(scaling.y_scale)) == 1
+    assert_close(model.units, torch.ones(3))
+    kernel = (model.gp.kernel.outputscale, model.gp.kernel.base_kernel.lengthscale)
+    assert all(torch.allclose(value, torch.tensor(2.0).log().double()) for value in kernel)
+    assert_close(model.latents.kl(torch.arange(30)), torch.zeros(30))
+    assert_close(model.gp.posterior.moments().kl(), 0.0)
