@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from jaxtyping import install_import_hook
 
 from . import shapes
@@ -9,6 +10,12 @@ from . import shapes
 # A module is checked only if it is first imported under the hook, and this file comes before every test module.
 ROOMS = ("linalg", "quadrature", "kernels", "embeddings", "likelihoods", "variational", "models", "prediction")
 install_import_hook([f"manygp.{room}" for room in ROOMS], f"{shapes.__name__}.check")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Layers of networks draw their start from torch's global generator."""
+    torch.manual_seed(20240229)
 
 
 @pytest.fixture

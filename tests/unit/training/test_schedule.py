@@ -60,8 +60,3 @@ def test_a_bound_that_keeps_rising_ends_with_the_budget():
     run(schedule, lambda epoch: 1.0 * epoch)
     assert schedule.stop_reason == "budget"
     assert len(schedule.bounds) == 60
-
-
-def test_one_batch_an_epoch_needs_no_averaging():
-    schedule = Schedule(1, 0.1, epochs=100, max_epochs=100)
-    assert schedule.rates(60)[1] == 1.0
