@@ -45,7 +45,7 @@ BOUNDS = ("standard",)
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
 _PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200, "averaged_share": 0.1}
-_FAST_LEARNING_RATE = 0.03
+_FAST_LEARNING_RATE = 0.01
 _MAX_STEPS = 4000
 _MAX_EPOCHS = 300
 
@@ -303,7 +303,7 @@ class TLVMOGP(Estimator):
         model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
         is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
         factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
-        start_from_data(model, table, scaling, lengthscales, factors, rng)
+        start_from_data(model, table, scaling, lengthscales, factors, choice.held_out_error, rng)
         return model, scaling
 
     def _check_sizes(self, table: Table, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
@@ -354,6 +354,7 @@ class TLVMOGP(Estimator):
             None if prior_mean is None else torch.as_tensor(prior_mean),
             self.latent_prior_variance,
             sparse=not paper,
+            relative=not paper,
         )
         likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
         return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim))

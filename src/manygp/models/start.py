@@ -4,14 +4,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, choose_rank, completed_scaling, factorise
 from manygp.data.splits import pattern_split
+from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
+from manygp.linalg import safe_cholesky
 from manygp.models.evidence import Lengthscales
 from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
@@ -27,9 +30,11 @@ __all__ = [
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
-_MIN_NOISE = 1e-5
-_RANKS = (1, 2, 3, 4, 6, 8)
-_MIN_INDUCING, _MAX_INDUCING = 32, 400
+_MIN_NOISE = 1e-4
+_RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
+_RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY = 1000, 8, 1e-3
+_MIN_INDUCING, _MAX_INDUCING = 32, 640
 _CANDIDATES_PER_POINT = 10
 
 
@@ -40,7 +45,8 @@ def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator) 
     limit = _rank_limit(table)
     if not isinstance(table, Grid):
         return min(3, limit)
-    return choose_rank(table, scaling, [rank for rank in _RANKS if rank <= limit], rng=rng).rank
+    ranks = [rank for rank in _RANKS if rank <= limit]
+    return choose_rank(table, scaling, ranks, rng=rng, max_side=_RANK_SIDE).rank
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def choose_scaling(table: Table, kinds: tuple[str, ...], latent_dim: int, rng: n
     rng
         Source of randomness.
     """
-    rank = min(latent_dim, _rank_limit(table))
+    rank = min(latent_dim, _rank_limit(table), _MAX_SCALING_RANK)
     if not isinstance(table, Grid) or table.num_outputs == 1:
         kind = "output" if kinds[0] == "completed" else kinds[0]
         return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, np.inf)
@@ -76,7 +82,7 @@ def choose_scaling(table: Table, kinds: tuple[str, ...], latent_dim: int, rng: n
     errors, own = {}, {}
     for kind in kinds:
         scaling = _fit_scaling(train, kind, rank, rng)
-        factors = factorise(train, scaling, rank, rng=rng)
+        factors = factorise(train, scaling, rank, rng=rng, tolerance=_ROUGHLY)
         # Compared in units that do not depend on the choice, kept in those of the choice.
         errors[kind] = factors.mean_squared_error(held, scaling, unit)
         own[kind] = factors.mean_squared_error(held, scaling, scaling.y_scale)
@@ -88,7 +94,8 @@ def _fit_scaling(table: Table, kind: str, rank: int, rng: np.random.Generator) -
     if kind != "completed":
         return Scaling.fit(table, inputs=kind != "none", outputs=kind)  # type: ignore[arg-type]
     scaling = Scaling.fit(table, outputs="global")
-    return completed_scaling(table, scaling, factorise(table, scaling, rank, rng=rng))
+    factors = factorise(table, scaling, rank, rng=rng, tolerance=_ROUGHLY)
+    return completed_scaling(table, scaling, factors)
 
 
 def _held_out(table: Grid, rng: np.random.Generator) -> tuple[Grid, Grid]:
@@ -130,6 +137,7 @@ def start_from_data(
     scaling: Scaling,
     found: Lengthscales,
     factors: Factorisation | None,
+    held_out_error: float,
     rng: np.random.Generator,
 ) -> None:
     """Start in lengthscale units, with latents and noise from a factorisation and Z from embedded cells.
@@ -145,6 +153,8 @@ def start_from_data(
     factors
         A factorisation whose loadings become the latent vectors; None if there is none, and for latents with a prior
         mean, which start there.
+    held_out_error
+        Its mean squared error on held-out cells: an honest guess of the noise, which its own residual is not.
     rng
         Source of randomness.
     """
@@ -152,7 +162,7 @@ def start_from_data(
     model.units[:d] = torch.as_tensor(found.lengthscale)
     noise, outputscale, latent_lengthscale = found.noise, found.signal, 1.0
     if factors is not None:
-        noise = max(factors.noise_variance, _MIN_NOISE)
+        noise = max(held_out_error, factors.noise_variance, _MIN_NOISE)
         latent_lengthscale, scale = _start_latents(model, table, factors, noise)
         outputscale = max(outputscale, scale)
     elif model.latents.prior_mean is not None:
@@ -189,8 +199,21 @@ def _start_latents(
     v = max(float(power.sum()), noise)
     u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
     model.latents.mean.copy_(torch.as_tensor(factors.loadings))
-    # var h_pd = 1 / (1 + n_p u_d² / noise), what n_p cells leave open in a linear model
-    counts = table.count_per_output()[:, None]
-    variance = model.latents.prior_variance / (1.0 + model.latents.prior_variance * counts * power / noise)
-    model.latents.set_variance(torch.as_tensor(variance))
+    model.latents.set_factor(_linear_posterior(table, factors.row_factors, noise, model.latents.prior_variance))
     return u2**0.5, v * u2 / D
+
+
+def _linear_posterior(
+    table: Table, row_factors: FloatArray, noise: float, prior_variance: float
+) -> Float[Tensor, "p h h"]:
+    """Cholesky factors of Σ_p = (I / s + Σ_n u_n u_nᵀ / σ²)⁻¹, what cells leave open in a linear model."""
+    assert isinstance(table, Grid)
+    D = row_factors.shape[1]
+    outer = (row_factors[:, :, None] * row_factors[:, None, :]).reshape(-1, D * D)
+    gram = np.zeros((table.num_outputs, D * D))
+    for rows in table.row_chunks():
+        gram += table.observed(rows).T.astype(np.float64) @ outer[rows]
+    precision = torch.as_tensor(gram).view(-1, D, D) / noise
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance)
+
+    return safe_cholesky(torch.cholesky_inverse(safe_cholesky(precision)))

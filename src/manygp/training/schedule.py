@@ -85,9 +85,8 @@ class Schedule:
         """Learning rate and natural rate of the given step, counted from the start of the run."""
         share = self._share(step)
         warm = min(1.0, (step + 1) / _WARMUP_STEPS)
-        floor = self.natural_floor if self.steps_per_epoch > 1 else 1.0
-        settled = max(floor * max(share, 0.1), (step + 1.0) ** -0.75)
-        return self.learning_rate * warm * share, min(1.0, settled)
+        natural = max(self.natural_floor * max(share, 0.1), (step + 1.0) ** -0.75)
+        return self.learning_rate * warm * share, natural
 
     def _share(self, step: int) -> float:
         """Share of the plateau's learning rate at a step: 1, then a cosine down to a small rest."""

@@ -29,6 +29,11 @@ class Latents(nn.Module):
         Shape (p, h); zero if None.
     prior_variance
         The variance s of the prior, the same in all directions.
+    sparse
+        Whether gradients hold only the rows that a batch touched.
+    relative
+        Whether L_p = diag(exp r) (I + N), N strictly lower triangular, so that a step of the optimiser is a relative
+        change; otherwise the entries of L_p are free.
     """
 
     prior_mean: Tensor | None
@@ -43,17 +48,20 @@ class Latents(nn.Module):
         prior_mean: Float[Tensor, "p h"] | None = None,
         prior_variance: float = 1.0,
         sparse: bool = False,
+        relative: bool = False,
     ):
         super().__init__()
         if posterior not in LATENT_POSTERIORS:
             raise SettingError(f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}.")
-        self.dim, self.posterior, self.prior_variance, self.sparse = dim, posterior, prior_variance, sparse
+        self.dim, self.posterior, self.prior_variance = dim, posterior, prior_variance
+        self.sparse, self.relative = sparse, relative
         self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
         start = torch.zeros(num_outputs, dim, dtype=torch.float64) if prior_mean is None else prior_mean.double()
         self.mean = nn.Parameter(start.clone())
         # The Cholesky factor row by row; its diagonal alone for a diagonal posterior.
-        self.register_buffer("_rows", torch.tril_indices(dim, dim)[0], persistent=False)
-        self.register_buffer("_cols", torch.tril_indices(dim, dim)[1], persistent=False)
+        indices = torch.tril_indices(dim, dim) if posterior == "full" else torch.arange(dim).expand(2, dim)
+        self.register_buffer("_rows", indices[0].clone(), persistent=False)
+        self.register_buffer("_cols", indices[1].clone(), persistent=False)
         width = {"full": dim * (dim + 1) // 2, "diagonal": dim, "point": 0}[posterior]
         self.scale = nn.Parameter(torch.zeros(num_outputs, width, dtype=torch.float64))
         self.set_variance(prior_variance)
@@ -62,18 +70,21 @@ class Latents(nn.Module):
     def num_outputs(self) -> int:
         return self.mean.shape[0]
 
+    def set_variance(self, variance: float, outputs: Int[Tensor, " p"] | slice = slice(None)) -> None:
+        """Set q(h_p) of the outputs to covariance `variance` · I."""
+        eye = torch.eye(self.dim, dtype=torch.float64, device=self.mean.device)
+        self.set_factor((variance**0.5 * eye).expand(self.mean[outputs].shape[0], -1, -1), outputs)
+
     @torch.no_grad()
-    def set_variance(
-        self, variance: float | Float[Tensor, "p h"], outputs: Int[Tensor, " p"] | slice = slice(None)
-    ) -> None:
-        """Set q(h_p) of the outputs to independent dimensions with the given variances."""
+    def set_factor(self, L: Float[Tensor, "p h h"], outputs: Int[Tensor, " p"] | slice = slice(None)) -> None:
+        """Set the Cholesky factors of the outputs; a diagonal posterior takes their diagonals."""
         if self.posterior == "point":
             return
-        scale = torch.as_tensor(variance, dtype=torch.float64, device=self.scale.device).sqrt()
-        diagonal = scale.expand(self.scale[outputs].shape[0], self.dim)
-        if self.posterior == "full":
-            diagonal = (self._rows == self._cols).to(self.scale) * diagonal[:, self._rows]
-        self.scale[outputs] = diagonal
+        rows = L[:, self._rows, self._cols]
+        if self.relative:
+            own = L[:, self._rows, self._rows]
+            rows = torch.where(self._rows == self._cols, own.log(), rows / own)
+        self.scale[outputs] = rows
 
     @torch.no_grad()
     def set_to_prior(self, outputs: Int[Tensor, " p"]) -> None:
@@ -84,12 +95,15 @@ class Latents(nn.Module):
     def factor(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, "p h h"]:
         """Cholesky factors L_p of the covariances."""
         p = outputs.shape[0]
+        L = self.mean.new_zeros(p, self.dim, self.dim)
         if self.posterior == "point":
-            return self.mean.new_zeros(p, self.dim, self.dim)
+            return L
         rows = nn.functional.embedding(outputs, self.scale, sparse=self.sparse)
-        if self.posterior == "diagonal":
-            return torch.diag_embed(rows)
-        L = rows.new_zeros(p, self.dim, self.dim)
+        if self.relative:
+            on_diagonal = self._rows == self._cols
+            # L_ii = exp r_i and L_ij = exp(r_i) N_ij
+            own = rows[:, on_diagonal].exp()[:, self._rows]
+            rows = own * torch.where(on_diagonal, 1.0, rows)
         L[:, self._rows, self._cols] = rows
         return L
 
@@ -105,11 +119,13 @@ class Latents(nn.Module):
         Cells of one output have draws of their own: the bound only needs the marginals, and the noise of its gradient
         averages out over the cells.
         """
-        m = self.means(outputs)[column]
+        # index_select, because the backward of plain indexing is many times slower.
+        m = self.means(outputs).index_select(0, column)
         if self.posterior == "point":
             return m
         noise = torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator)
-        return m + (self.factor(outputs)[column] @ noise.unsqueeze(-1)).squeeze(-1)
+        L = self.factor(outputs).flatten(1).index_select(0, column).view(-1, self.dim, self.dim)
+        return m + (L * noise.unsqueeze(-2)).sum(-1)
 
     def kl(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """KL[q(h_p) ‖ p(h_p)] of every output; −log p(m_p) for a point posterior."""
@@ -119,10 +135,10 @@ class Latents(nn.Module):
         if self.posterior == "point":
             variance = torch.as_tensor(self.prior_variance, dtype=delta.dtype, device=delta.device)
             return -torch.distributions.Normal(0.0, variance.sqrt()).log_prob(delta).sum(-1)
-        rows = nn.functional.embedding(outputs, self.scale, sparse=self.sparse)
-        diagonal = rows if self.posterior == "diagonal" else rows[:, self._rows == self._cols]
+        L = self.factor(outputs)
         # tr Σ = |L|²,  log|Σ| = Σ log L_ii²
-        return gaussian_kl(delta, rows.square().sum(-1), diagonal.square().log().sum(-1), self.prior_variance)
+        logdet = L.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
+        return gaussian_kl(delta, L.square().sum((-2, -1)), logdet, self.prior_variance)
 
     @torch.no_grad()
     def sample(self, outputs: Int[Tensor, " p"], num_samples: int, seed: int) -> Float[Tensor, "s p h"]:
