@@ -45,7 +45,7 @@ BOUNDS = ("standard",)
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
 _PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200, "averaged_share": 0.1}
-_FAST_LEARNING_RATE = 0.01
+_FAST_LEARNING_RATE = 0.015
 _MAX_STEPS = 4000
 _MAX_EPOCHS = 300
 

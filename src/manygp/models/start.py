@@ -30,7 +30,7 @@ __all__ = [
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
-_MIN_NOISE = 1e-4
+_MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY = 1000, 8, 1e-3
@@ -154,7 +154,8 @@ def start_from_data(
         A factorisation whose loadings become the latent vectors; None if there is none, and for latents with a prior
         mean, which start there.
     held_out_error
-        Its mean squared error on held-out cells: an honest guess of the noise, which its own residual is not.
+        Its mean squared error on held-out cells. The noise is its residual, which is too small where factors fit
+        everything, but not less than a share of this.
     rng
         Source of randomness.
     """
@@ -162,7 +163,7 @@ def start_from_data(
     model.units[:d] = torch.as_tensor(found.lengthscale)
     noise, outputscale, latent_lengthscale = found.noise, found.signal, 1.0
     if factors is not None:
-        noise = max(held_out_error, factors.noise_variance, _MIN_NOISE)
+        noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, _MIN_NOISE)
         latent_lengthscale, scale = _start_latents(model, table, factors, noise)
         outputscale = max(outputscale, scale)
     elif model.latents.prior_mean is not None:

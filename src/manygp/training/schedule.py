@@ -38,7 +38,7 @@ class Schedule:
     learning_rate: float
     epochs: int | None
     max_epochs: int
-    tolerance: float = 2e-3
+    tolerance: float = 1e-2
     decay_share: float = 0.3
     natural_floor: float = 0.1
     bounds: list[float] = field(default_factory=list)
