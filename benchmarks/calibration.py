@@ -47,6 +47,7 @@ def coverage(seed: int, **settings: object) -> dict[float, float]:
 
 
 def main() -> None:
+    """Run the benchmark and print its JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="5 draws in place of 20")
     draws = [coverage(seed) for seed in range(5 if parser.parse_args().quick else 20)]

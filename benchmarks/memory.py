@@ -33,6 +33,7 @@ def peak_mb() -> float:
 
 
 def main() -> None:
+    """Run the benchmark and print its JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the inputs")
     arguments = parser.parse_args()
