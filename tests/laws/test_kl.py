@@ -27,10 +27,13 @@ def test_q_of_u_starts_at_the_prior(posterior):
     assert_close(POSTERIORS[posterior](5).moments().kl(), 0.0)
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("given_prior", [False, True])
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
-def test_kl_of_the_latents(rng, posterior, given_prior):
-    latents = worlds.random_model(rng, num_outputs=5, latent_posterior=posterior, given_prior=given_prior).latents
+def test_kl_of_the_latents(rng, posterior, given_prior, relative):
+    latents = worlds.random_model(
+        rng, num_outputs=5, latent_posterior=posterior, given_prior=given_prior, relative=relative
+    ).latents
     mean, L = latents.means(OUTPUTS), latents.factor(OUTPUTS)
     prior_mean = torch.zeros_like(mean) if latents.prior_mean is None else latents.prior_mean[OUTPUTS]
     if posterior == "point":

@@ -69,6 +69,7 @@ def random_model(
     latent_posterior="point",
     posterior="natural",
     given_prior=False,
+    relative=False,
 ):
     """A T-LVMOGP with every parameter at random."""
     dim = features + latent_dim
@@ -78,7 +79,8 @@ def random_model(
         random_kernel(kernel, e, rng), normal(rng, num_inducing, e), random_posterior(posterior, num_inducing, rng)
     )
     prior_mean = normal(rng, num_outputs, latent_dim) if given_prior else None
-    latents = Latents(num_outputs, latent_dim, latent_posterior, prior_mean, 1.7 if given_prior else 1.0)
+    variance = 1.7 if given_prior else 1.0
+    latents = Latents(num_outputs, latent_dim, latent_posterior, prior_mean, variance, relative=relative)
     shake(latents, rng, 0.2)
     with torch.no_grad():
         latents.mean.add_(normal(rng, num_outputs, latent_dim))

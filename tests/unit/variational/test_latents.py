@@ -13,15 +13,21 @@ from ...tolerances import assert_close, assert_monte_carlo
 OUTPUTS = torch.tensor([4, 1, 3])
 
 
-def random_latents(rng, posterior, sparse=False):
-    latents = Latents(6, 3, posterior, worlds.normal(rng, 6, 3), 0.5, sparse)
+@pytest.fixture(params=[False, True], ids=["free", "relative"])
+def relative(request):
+    """Whether entries of the factors are stored as they are, or relative to their diagonals."""
+    return request.param
+
+
+def random_latents(rng, posterior, sparse=False, relative=False):
+    latents = Latents(6, 3, posterior, worlds.normal(rng, 6, 3), 0.5, sparse, relative)
     return worlds.shake(latents, rng, 0.3)
 
 
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
-def test_they_start_at_the_prior(rng, posterior):
+def test_they_start_at_the_prior(rng, posterior, relative):
     prior = worlds.normal(rng, 6, 3)
-    latents = Latents(6, 3, posterior, prior, 0.5)
+    latents = Latents(6, 3, posterior, prior, 0.5, relative=relative)
     assert torch.equal(latents.means(OUTPUTS), prior[OUTPUTS])
     variance = 0.0 if posterior == "point" else 0.5
     L = latents.factor(OUTPUTS)
@@ -36,8 +42,8 @@ def test_unknown_posteriors_are_refused_with_a_list_of_known_ones():
 
 
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
-def test_factors_are_lower_triangular(rng, posterior):
-    L = random_latents(rng, posterior).factor(OUTPUTS)
+def test_factors_are_lower_triangular(rng, posterior, relative):
+    L = random_latents(rng, posterior, relative=relative).factor(OUTPUTS)
     assert L.shape == (3, 3, 3)
     assert torch.equal(L, L.tril())
     if posterior == "diagonal":
@@ -45,8 +51,8 @@ def test_factors_are_lower_triangular(rng, posterior):
 
 
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])
-def test_draws_have_the_moments_of_q(rng, posterior):
-    latents = random_latents(rng, posterior)
+def test_draws_have_the_moments_of_q(rng, posterior, relative):
+    latents = random_latents(rng, posterior, relative=relative)
     mean, L = latents.means(OUTPUTS).detach(), latents.factor(OUTPUTS).detach()
     column = torch.arange(3).repeat(20_000)
     with torch.no_grad():
@@ -83,23 +89,25 @@ def test_draws_for_prediction_belong_to_their_output(rng, posterior):
         assert not torch.allclose(noise[:, :1000], noise[:, 1024:2024])
 
 
-def test_variances_of_their_own(rng):
-    variance = torch.as_tensor(rng.uniform(0.1, 1.0, size=(6, 3)))
-    for posterior in ("full", "diagonal"):
-        latents = Latents(6, 3, posterior)
-        latents.set_variance(variance)
-        L = latents.factor(torch.arange(6))
-        assert_close(L @ L.mT, torch.diag_embed(variance))
-        latents.set_variance(0.25, OUTPUTS)
-        assert_close(latents.factor(OUTPUTS), 0.5 * torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
-        others = torch.tensor([0, 2, 5])
-        assert_close(latents.factor(others).diagonal(dim1=-2, dim2=-1).square(), variance[others])
+@pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
+def test_factors_that_are_set_are_kept(rng, posterior, relative):
+    latents = random_latents(rng, posterior, relative=relative)
+    before = latents.factor(torch.arange(6)).detach()
+    L = torch.linalg.cholesky(torch.stack([worlds.positive_definite(rng, 3) for _ in range(3)]))
+    latents.set_factor(L, OUTPUTS)
+    expected = {"full": L, "diagonal": torch.diag_embed(L.diagonal(dim1=-2, dim2=-1)), "point": torch.zeros_like(L)}
+    assert_close(latents.factor(OUTPUTS), expected[posterior])
+    latents.set_variance(0.25, OUTPUTS[:1])
+    variance = 0.0 if posterior == "point" else 0.5
+    assert_close(latents.factor(OUTPUTS[:1])[0], variance * torch.eye(3))
+    others = torch.tensor([0, 2, 5])
+    assert torch.equal(latents.factor(others), before[others])
 
 
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_gradients_touch_only_the_rows_asked_for(rng, posterior, sparse):
-    latents = random_latents(rng, posterior, sparse)
+def test_gradients_touch_only_the_rows_asked_for(rng, posterior, sparse, relative):
+    latents = random_latents(rng, posterior, sparse, relative)
     draws = latents.rsample(OUTPUTS, torch.tensor([0, 2, 2]), worlds.generator())
     (draws.square().sum() + latents.kl(OUTPUTS).sum()).backward()
     for parameter in latents.parameters():
@@ -110,10 +118,10 @@ def test_gradients_touch_only_the_rows_asked_for(rng, posterior, sparse):
 
 
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
-def test_sparse_and_dense_gradients_agree(posterior):
+def test_sparse_and_dense_gradients_agree(posterior, relative):
     gradients = []
     for sparse in (False, True):
-        latents = random_latents(np.random.default_rng(0), posterior, sparse)
+        latents = random_latents(np.random.default_rng(0), posterior, sparse, relative)
         draws = latents.rsample(OUTPUTS, torch.tensor([0, 2, 2]), worlds.generator())
         (draws.square().sum() + latents.kl(OUTPUTS).sum()).backward()
         gradients.append([p.grad.to_dense() for p in latents.parameters() if p.numel()])
