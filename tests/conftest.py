@@ -12,6 +12,10 @@ ROOMS = ("linalg", "quadrature", "kernels", "embeddings", "likelihoods", "variat
 install_import_hook([f"manygp.{room}" for room in ROOMS], f"{shapes.__name__}.check")
 
 
+# Test problems are tiny: handing them out to threads takes longer than solving them.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     """Layers of networks draw their start from torch's global generator."""
