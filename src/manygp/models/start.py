@@ -34,7 +34,7 @@ _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
-_MIN_INDUCING, _MAX_INDUCING = 100, 640
+_MIN_INDUCING, _MAX_INDUCING = 100, 448
 _CANDIDATES_PER_POINT = 10
 
 
