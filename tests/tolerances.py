@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["EXACT_GP", "GPYTORCH", "PREDICTION", "SAME_FORMULA", "assert_close", "assert_monte_carlo"]
+__all__ = ["EXACT_GP", "GPYTORCH", "PREDICTION", "SAME_FORMULA", "assert_close", "assert_monte_carlo", "assert_share"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,15 @@ def assert_monte_carlo(draws, expected):
     distance = np.abs(draws.mean(axis=0) - expected)
     rounding = 1e-9 * (1.0 + np.abs(expected))
     assert (distance <= STANDARD_ERRORS * error + rounding).all(), f"{distance.max()} off, standard error {error.max()}"
+
+
+def assert_share(events, expected):
+    """The share of events along the first axis agrees with an exact probability, however near to 0 or 1."""
+    events, expected = _numbers(events), _numbers(expected)
+    error = np.sqrt(expected * (1.0 - expected) / len(events))
+    distance = np.abs(events.mean(axis=0) - expected)
+    # One event more or less is no news where hardly any is expected.
+    assert (distance <= STANDARD_ERRORS * error + 2.0 / len(events)).all(), f"{distance.max()} off"
 
 
 def _numbers(values):
