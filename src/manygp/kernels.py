@@ -6,6 +6,7 @@ kernels are evaluated by one fused function with a closed-form backward; any oth
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gpytorch
@@ -13,13 +14,16 @@ import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from manygp.errors import SettingError
+from manygp.linalg import gram
 
 __all__ = ["KERNELS", "cross_covariance", "cross_gram", "kernel_diagonal", "make_kernel", "rescale_kernel"]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
+# Numbers of a covariance matrix, and rows at least, that are worked on together.
+_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 800_000, 512
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
@@ -126,7 +130,7 @@ class _Stationary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         a, b, outputscale, K, slope = ctx.saved_tensors
-        return *_stationary_backward(G * K if slope is None else G, a, b, outputscale, K, slope), None
+        return *_stationary_backward(lambda rows: G[rows].clone(), a, b, outputscale, K, slope), None
 
 
 class _StationaryGram(torch.autograd.Function):
@@ -141,10 +145,14 @@ class _StationaryGram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
         a, b, outputscale, y, K, slope = ctx.saved_tensors
-        H, grad_y = _gram_backward(G, g, K, y, ctx.needs_input_grad[3])
-        if slope is None:
-            H.mul_(K)
-        return *_stationary_backward(H, a, b, outputscale, K, slope), grad_y, None
+        G = G + G.T
+
+        def grad_K(rows: slice) -> Tensor:
+            # ∂/∂K = K (G + Gᵀ) + y gᵀ
+            return (K[rows].double() @ G).addr_(y[rows].double(), g).to(K.dtype)
+
+        grad_y = (K.double() @ g).to(y.dtype) if ctx.needs_input_grad[3] else None
+        return *_stationary_backward(grad_K, a, b, outputscale, K, slope), grad_y, None
 
 
 def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
@@ -160,29 +168,39 @@ def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[T
     if nu == math.inf:
         # log K = a·b − |a|²/2 − |b|²/2 + log σ², by one product
         left, right = torch.cat([a, -0.5 * a2, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
-        return (left @ right.T).exp_(), None
+        return nn.functional.linear(left, right).exp_(), None
     left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
-    K, slope = _matern((left @ right.T).clamp_(min=0.0), nu)
+    K, slope = _matern(nn.functional.linear(left, right).clamp_(min=0.0), nu)
     return K.mul_(outputscale), slope.mul_(outputscale)
 
 
 def _stationary_backward(
-    H: Tensor, a: Tensor, b: Tensor, outputscale: Tensor, K: Tensor, slope: Tensor | None
+    grad_K: Callable[[slice], Tensor], a: Tensor, b: Tensor, outputscale: Tensor, K: Tensor, slope: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for a, b and σ² from H = G ∘ K for the RBF, or H = G for the others, G = ∂/∂K."""
-    if slope is None:
-        # ∂K/∂s = −K/2 and ∂s/∂a = 2 (a − b)
-        W, factor = H, -1.0
-    else:
-        total = (H * K).sum()
-        W, factor = H * slope, 2.0
+    """Gradients for a, b and σ² from `grad_K`, which gives some rows of ∂/∂K, to be overwritten.
+
+    By chunks of rows, because an array that is passed over several times should stay in the cache.
+    """
     e = a.shape[1]
-    rows = W @ torch.cat([b, b.new_ones(len(b), 1)], -1)
-    columns = W.T @ torch.cat([a, a.new_ones(len(a), 1)], -1)
-    grad_a = factor * (rows[:, e:] * a - rows[:, :e])
-    grad_b = factor * (columns[:, e:] * b - columns[:, :e])
+    a1, b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
+    rows, columns, total = torch.empty_like(a1), b.new_zeros(e + 1, len(b)), a.new_zeros(())
+    size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(b))
+    for begin in range(0, len(a), size):
+        chunk = slice(begin, begin + size)
+        W = grad_K(chunk)
+        if slope is None:
+            W.mul_(K[chunk])
+        else:
+            total += (W * K[chunk]).sum()
+            W.mul_(slope[chunk])
+        torch.mm(W, b1, out=rows[chunk])
+        columns.addmm_(a1[chunk].T, W)
     if slope is None:
         total = rows[:, e].sum()
+    # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
+    factor = -1.0 if slope is None else 2.0
+    grad_a = factor * (rows[:, e:] * a - rows[:, :e])
+    grad_b = factor * (columns[e:].T * b - columns[:e].T)
     return grad_a, grad_b, total / outputscale
 
 
@@ -216,17 +234,12 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
         K, y = ctx.saved_tensors
-        return _gram_backward(G, g, K, y, ctx.needs_input_grad[1])
+        wide = K.double()
+        # ∂/∂K = K (G + Gᵀ) + y gᵀ
+        grad_K = (wide @ (G + G.T)).addr_(y.double(), g).to(K.dtype)
+        return grad_K, (wide @ g).to(y.dtype) if ctx.needs_input_grad[1] else None
 
 
 def _gram(K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     K = K.double()
-    return K.T @ K, K.T @ y.double()
-
-
-def _gram_backward(G: Tensor, g: Tensor, K: Tensor, y: Tensor, for_y: bool) -> tuple[Tensor, Tensor | None]:
-    """Gradients for K and, if wanted, y from those for KᵀK and Kᵀy."""
-    wide = K.double()
-    # ∂/∂K = K (G + Gᵀ) + y gᵀ
-    H = (wide @ (G + G.T)).addr_(y.double(), g)
-    return H.to(K.dtype), (wide @ g).to(y.dtype) if for_y else None
+    return gram(K), K.T @ y.double()

@@ -1,14 +1,30 @@
 """Linear algebra of Gaussian variables: the only home of jitter."""
 
+import itertools
+from collections.abc import Callable, Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from manygp.errors import NumericalError
 
-__all__ = ["add_jitter", "gaussian_kl", "safe_cholesky", "symmetrize", "triangular_inverse"]
+__all__ = [
+    "add_jitter",
+    "gaussian_kl",
+    "gram",
+    "lower_product",
+    "safe_cholesky",
+    "symmetrize",
+    "triangular_gram",
+    "triangular_inverse",
+    "unwhitened",
+    "whitened",
+]
 
 _MAX_RELATIVE_JITTER = 1e-2
+# Least number of columns of a block in blocked products: on a CPU, narrower products run at less than full speed.
+_BLOCK = 128
 
 
 def add_jitter(A: Float[Tensor, "*b m m"], jitter: float) -> Float[Tensor, "*b m m"]:
@@ -52,9 +68,76 @@ def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tens
 
 
 def triangular_inverse(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
-    """L⁻¹ of a lower triangular L."""
-    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    return torch.linalg.solve_triangular(L, eye, upper=False)
+    """L⁻¹ of a lower triangular L, by halves: products are faster than triangular solves."""
+    m = L.shape[-1]
+    if m < 2 * _BLOCK or L.dim() > 2:
+        eye = torch.eye(m, dtype=L.dtype, device=L.device)
+        return torch.linalg.solve_triangular(L, eye, upper=False)
+    h = m // 2
+    # [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]]
+    first, last = triangular_inverse(L[:h, :h]), triangular_inverse(L[h:, h:])
+    inverse = L.new_zeros(m, m)
+    inverse[:h, :h], inverse[h:, h:] = first, last
+    inverse[h:, :h] = last @ (L[h:, :h] @ first).neg_()
+    return inverse
+
+
+def gram(A: Float[Tensor, "n m"]) -> Float[Tensor, "m m"]:
+    """AᵀA, of which only half is computed."""
+    return _by_rows(A, lambda rows, upto: A[:, rows].T @ A[:, :upto])
+
+
+def triangular_gram(L: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """LᵀL of a lower triangular L."""
+    return _by_rows(L, lambda rows, upto: L[rows.start :, rows].T @ L[rows.start :, :upto])
+
+
+def whitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """L⁻¹ S L⁻ᵀ for symmetric S, in a third of the time of two full products since L⁻¹ is lower triangular."""
+    T = _by_columns(Linv, lambda rows, upto: S[:, :upto] @ Linv[rows, :upto].T)
+    return _by_rows(Linv, lambda rows, upto: Linv[rows, :upto] @ T[:upto, :upto])
+
+
+def unwhitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """L⁻ᵀ S L⁻¹ for symmetric S, in a third of the time of two full products since L⁻¹ is lower triangular."""
+    T = _by_columns(Linv, lambda rows, _: S[:, rows.start :] @ Linv[rows.start :, rows])
+    return _by_rows(Linv, lambda rows, upto: Linv[rows.start :, rows].T @ T[rows.start :, :upto])
+
+
+def lower_product(A: Float[Tensor, "m m"], B: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The lower triangle of A B, and zeros above it."""
+    product = torch.zeros_like(A)
+    for rows, upto in _blocks(A):
+        product[rows, :upto] = A[rows] @ B[:, :upto]
+    return product.tril_()
+
+
+def _blocks(A: Tensor) -> Iterator[tuple[slice, int]]:
+    """Slices of about equal length of the columns of A, and where each ends; one slice where launching is dear."""
+    m = A.shape[-1]
+    count = max(1, m // _BLOCK) if A.device.type == "cpu" else 1
+    edges = [i * m // count for i in range(count + 1)]
+    for start, stop in itertools.pairwise(edges):
+        yield slice(start, stop), stop
+
+
+def _by_rows(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
+    """A symmetric matrix from `product`, which computes a block of its rows up to the diagonal."""
+    m = like.shape[-1]
+    result = like.new_empty(m, m)
+    for rows, upto in _blocks(like):
+        part = product(rows, upto)
+        result[rows, :upto] = part
+        result[: rows.start, rows] = part[:, : rows.start].T
+    return result
+
+
+def _by_columns(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
+    """A matrix from `product`, which computes a block of its columns."""
+    result = torch.empty_like(like)
+    for columns, upto in _blocks(like):
+        result[:, columns] = product(columns, upto)
+    return result
 
 
 def symmetrize(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:

@@ -5,7 +5,18 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from manygp.errors import NumericalError
-from manygp.linalg import add_jitter, gaussian_kl, safe_cholesky, symmetrize, triangular_inverse
+from manygp.linalg import (
+    add_jitter,
+    gaussian_kl,
+    gram,
+    lower_product,
+    safe_cholesky,
+    symmetrize,
+    triangular_gram,
+    triangular_inverse,
+    unwhitened,
+    whitened,
+)
 
 from ..laws import worlds
 from ..tolerances import assert_close
@@ -84,3 +95,17 @@ def test_gaussian_kl(rng, variance):
     assert_close(gaussian_kl(mean, S.trace(), torch.logdet(S), variance), expected)
     own = torch.tensor(variance, dtype=torch.float64)
     assert_close(gaussian_kl(0 * mean, 3 * own, 3 * own.log(), variance), 0.0)
+
+
+@pytest.mark.parametrize("m", [3, 200, 300])
+def test_blocked_products_equal_plain_ones(m: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(m + 5, m, generator=generator, dtype=torch.float64)
+    B = torch.randn(m, m, generator=generator, dtype=torch.float64)
+    S, L = symmetrize(B), torch.linalg.cholesky(B @ B.T + m * torch.eye(m, dtype=torch.float64))
+    assert_close(gram(A), A.T @ A)
+    assert_close(triangular_gram(L), L.T @ L)
+    assert_close(triangular_inverse(L) @ L, torch.eye(m, dtype=torch.float64))
+    assert_close(whitened(L, S), L @ S @ L.T)
+    assert_close(unwhitened(L, S), L.T @ S @ L)
+    assert_close(lower_product(B, S), (B @ S).tril())

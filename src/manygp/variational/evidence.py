@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
 from manygp.likelihoods import Likelihood
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import gram, lower_product, safe_cholesky, triangular_inverse, unwhitened, whitened
 from manygp.variational.posterior import Posterior, PosteriorMoments
 
 __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
@@ -68,7 +68,7 @@ class GaussianEvidence(Evidence):
         diagonal_sum, Kuu = kernel_diagonal(kernel, e).sum().to(Z.dtype), cross_covariance(kernel, Z, Z)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            AA, Ay = Linv @ Φ @ Linv.T, Linv @ ψ
+            AA, Ay = whitened(Linv, Φ), Linv @ ψ
         return cls(Φ, ψ, yy, diagonal_sum, noise, Kuu, Linv, AA, Ay, y.shape[0])
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
@@ -115,9 +115,8 @@ class SiteEvidence(Evidence):
             β = (-2.0 * curvature).clamp(min=0.0)
             γ = slope + β * mean
             K = self.K.to(self.Linv.dtype)
-            weighted = K * β.sqrt().unsqueeze(-1)
             # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
-            Λ = weight * (self.Linv @ (weighted.T @ weighted) @ self.Linv.T)
+            Λ = weight * whitened(self.Linv, gram(K * β.sqrt().unsqueeze(-1)))
             θ = weight * (self.Linv @ (K.T @ γ))
             return θ, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
 
@@ -161,10 +160,10 @@ class _Misfit(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         R, m, Linv, AA, Ay = ctx.saved_tensors
         # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
-        lower = torch.addr(R @ AA, m, Ay, beta=-1.0).tril_()
+        lower = torch.addr(lower_product(R, AA), m, Ay, beta=-1.0).tril_()
         lower.diagonal().mul_(0.5)
-        grad_Kuu = Linv.T @ (lower + lower.T) @ Linv
-        grad_Φ, grad_ψ = Linv.T @ R @ Linv, -2.0 * (Linv.T @ m)
+        grad_Kuu = unwhitened(Linv, lower + lower.T)
+        grad_Φ, grad_ψ = unwhitened(Linv, R), -2.0 * (Linv.T @ m)
         grad_m = grad_S = None
         if ctx.needs_input_grad[3]:
             grad_m, grad_S = 2.0 * g * (AA @ m - Ay), g * AA
