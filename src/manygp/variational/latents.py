@@ -144,14 +144,16 @@ class Latents(nn.Module):
     def sample(self, outputs: Int[Tensor, " p"], num_samples: int, seed: int) -> Float[Tensor, "s p h"]:
         """Draws for prediction: each output's depend on the seed and its own number alone.
 
-        So an output's prediction does not change with which others are asked for, or in what chunks.
+        So an output's prediction does not change with which others are asked for, or in what chunks. Draws come in
+        pairs m ± L ε, whose average is exact for all that is linear in h.
         """
-        m, L = self.means(outputs), self.factor(outputs)
+        m, L, half = self.means(outputs), self.factor(outputs), num_samples // 2
         noise = m.new_empty(num_samples, outputs.shape[0], self.dim)
         blocks = outputs // _SAMPLE_BLOCK
         for block in blocks.unique().tolist():
             generator = torch.Generator().manual_seed(_mix(seed, block))
-            draws = torch.randn(num_samples, _SAMPLE_BLOCK, self.dim, dtype=m.dtype, generator=generator)
+            draws = torch.randn(num_samples - half, _SAMPLE_BLOCK, self.dim, dtype=m.dtype, generator=generator)
+            draws = torch.cat([draws, -draws[:half]])
             chosen = blocks == block
             noise[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
         return m + torch.einsum("pij,spj->spi", L, noise)
