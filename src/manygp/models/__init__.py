@@ -8,6 +8,7 @@ from manygp.models.start import (
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
+    find_lengthscales,
     start_from_data,
     start_from_prior,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "choose_num_inducing",
     "choose_scaling",
     "evidence_lengthscales",
+    "find_lengthscales",
     "start_from_data",
     "start_from_prior",
 ]

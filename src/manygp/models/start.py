@@ -1,6 +1,6 @@
 """Where a latent variable model begins: sizes, scaling and parameters from the data, or the paper's prior start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from manygp.errors import DataError
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky
-from manygp.models.evidence import Lengthscales
+from manygp.models.evidence import Lengthscales, evidence_lengthscales
 from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 
@@ -24,12 +24,14 @@ __all__ = [
     "choose_latent_dim",
     "choose_num_inducing",
     "choose_scaling",
+    "find_lengthscales",
     "start_from_data",
     "start_from_prior",
 ]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
+_WEAKEST = 1e-6
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
@@ -38,11 +40,11 @@ _MIN_INDUCING, _MAX_INDUCING = 100, 448
 _CANDIDATES_PER_POINT = 10
 
 
-def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator) -> int:
-    """Latent dimensions: the rank whose factorisation predicts held-out cells best."""
+def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator, most: int = _RANKS[-1]) -> int:
+    """Latent dimensions: the rank, `most` at most, whose factorisation predicts held-out cells best."""
     if table.num_outputs == 1:
         return 1
-    limit = _rank_limit(table)
+    limit = min(most, _rank_limit(table))
     if not isinstance(table, Grid):
         return min(3, limit)
     ranks = [rank for rank in _RANKS if rank <= limit]
@@ -51,15 +53,18 @@ def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class ScalingChoice:
-    """A scaling, its name, and the mean squared error on held-out cells that it led to, in its own units."""
+    """A scaling, its name, and the mean squared error on held-out cells that it led to, in scaled units."""
 
     scaling: Scaling
     kind: str
     held_out_error: float
 
 
-def choose_scaling(table: Table, kinds: tuple[str, ...], latent_dim: int, rng: np.random.Generator) -> ScalingChoice:
-    """The scaling of the outputs under which a factorisation of rank `latent_dim` predicts held-out cells best.
+def choose_scaling(table: Table, kinds: tuple[str, ...], rank: int, rng: np.random.Generator) -> ScalingChoice:
+    """The scaling of the outputs under which a factorisation predicts held-out cells best.
+
+    Best is the largest log density of Gaussian errors whose variance is the same for all cells in scaled units, which
+    is what the model assumes. Squared errors alone would not mind a scale that makes small errors look like large ones.
 
     Parameters
     ----------
@@ -68,29 +73,31 @@ def choose_scaling(table: Table, kinds: tuple[str, ...], latent_dim: int, rng: n
     kinds
         Candidates among "output" (each by its own observed cells), "global" (one for all), "completed" (each by its
         column, gaps filled by the factorisation) and "none".
-    latent_dim
-        Rank of the factorisation.
+    rank
+        Rank of the factorisation; one that overfits would say little about the scaling.
     rng
         Source of randomness.
     """
-    rank = min(latent_dim, _rank_limit(table), _MAX_SCALING_RANK)
+    rank = min(rank, _rank_limit(table), _MAX_SCALING_RANK)
     if not isinstance(table, Grid) or table.num_outputs == 1:
         kind = "output" if kinds[0] == "completed" else kinds[0]
         return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, np.inf)
-    unit = Scaling.fit(table, outputs="output").y_scale
-    errors, own = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0.0)
+    errors: dict[str, list[float]] = {kind: [] for kind in kinds}
+    surprise: dict[str, list[float]] = {kind: [] for kind in kinds}
     # In a small table the draw of the held-out cells decides, so several are averaged.
-    repeats = int(np.clip(_SPLIT_CELLS // table.num_observed, 1, 8))
-    for _ in range(repeats):
+    for _ in range(int(np.clip(_SPLIT_CELLS // table.num_observed, 1, 8))):
         train, held = _held_out(table, rng)
+        counts = held.count_per_output()
         for kind in kinds:
             scaling = _fit_scaling(train, kind, rank, rng)
             factors = factorise(train, scaling, rank, rng=rng, tolerance=_ROUGHLY)
-            # Compared in units that do not depend on the choice, kept in those of the choice.
-            errors[kind] += factors.mean_squared_error(held, scaling, unit) / repeats
-            own[kind] += factors.mean_squared_error(held, scaling, scaling.y_scale) / repeats
-    kind = min(errors, key=errors.__getitem__)
-    return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, own[kind])
+            error = factors.mean_squared_error(held, scaling, scaling.y_scale)
+            errors[kind].append(error)
+            # −log N(e | 0, s²σ²) with σ² the mean of e²/s²: log s + ½ log σ², and a constant
+            log_scale = float(counts @ np.log(scaling.y_scale)) / counts.sum()
+            surprise[kind].append(log_scale + 0.5 * float(np.log(error + _MIN_NOISE)))
+    kind = min(kinds, key=lambda kind: np.mean(surprise[kind]))
+    return ScalingChoice(_fit_scaling(table, kind, rank, rng), kind, float(np.median(errors[kind])))
 
 
 def _fit_scaling(table: Table, kind: str, rank: int, rng: np.random.Generator) -> Scaling:
@@ -125,6 +132,20 @@ def choose_num_inducing(table: Table, scaling: Scaling, latent_dim: int, found: 
     return max(1, min(max(wanted, _MIN_INDUCING), _MAX_INDUCING, table.num_observed))
 
 
+def find_lengthscales(
+    table: Table, scaling: Scaling, factors: Factorisation | None, held_out_error: float, rng: np.random.Generator
+) -> Lengthscales:
+    """Lengthscales of the inputs by evidence, with the noise that a factorisation leaves if there is one.
+
+    The residual of a factorisation is too small where factors fit everything, so the noise is at least a share of its
+    error on held-out cells.
+    """
+    if factors is None:
+        return evidence_lengthscales(table, scaling, rng, held_out_error)
+    noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, _MIN_NOISE)
+    return replace(evidence_lengthscales(table, scaling, rng, noise), noise=noise)
+
+
 @torch.no_grad()
 def start_from_prior(model: TransformedLatentModel, noise_std: float = 0.01) -> None:
     """The published start: latents at their prior, Z standard normal, kernel parameters at softplus(0)."""
@@ -140,7 +161,6 @@ def start_from_data(
     scaling: Scaling,
     found: Lengthscales,
     factors: Factorisation | None,
-    held_out_error: float,
     rng: np.random.Generator,
 ) -> None:
     """Start in lengthscale units, with latents and noise from a factorisation and Z from embedded cells.
@@ -152,21 +172,18 @@ def start_from_data(
     table, scaling
         The observations and their scaling.
     found
-        What the evidence said about the inputs.
+        What the evidence said about the inputs, and the noise.
     factors
         A factorisation whose loadings become the latent vectors; None if there is none, and for latents with a prior
         mean, which start there.
-    held_out_error
-        Its mean squared error on held-out cells. The noise is its residual, which is too small where factors fit
-        everything, but not less than a share of this.
     rng
         Source of randomness.
     """
     d = table.num_features
     model.units[:d] = torch.as_tensor(found.lengthscale)
-    noise, outputscale, latent_lengthscale = found.noise, found.signal, 1.0
+    noise, outputscale = found.noise, found.signal
+    latent_lengthscale: Float[Tensor, " h"] | float = 1.0
     if factors is not None:
-        noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, _MIN_NOISE)
         latent_lengthscale, scale = _start_latents(model, table, factors, noise)
         outputscale = max(outputscale, scale)
     elif model.latents.prior_mean is not None:
@@ -191,8 +208,8 @@ def start_from_data(
 
 def _start_latents(
     model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float
-) -> tuple[float, float]:
-    """Set the latents from a factorisation; returns the lengthscale and the output scale that go with them.
+) -> tuple[Float[Tensor, " h"], float]:
+    """Set the latents from a factorisation; returns the lengthscales and the output scale that go with them.
 
     Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
@@ -202,9 +219,13 @@ def _start_latents(
     power = np.square(factors.row_factors).mean(0)
     v = max(float(power.sum()), noise)
     u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
+    # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
+    # ones only from the cells that it fits.
+    weight = np.sqrt(np.maximum(power, _WEAKEST * v))
+    lengthscale = np.sqrt(u2 * weight.mean() / weight)
     model.latents.mean.copy_(torch.as_tensor(factors.loadings))
     model.latents.set_factor(_linear_posterior(table, factors.row_factors, noise, model.latents.prior_variance))
-    return u2**0.5, v * u2 / D
+    return torch.as_tensor(lengthscale), v * u2 / D
 
 
 def _linear_posterior(

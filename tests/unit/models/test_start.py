@@ -6,13 +6,15 @@ import torch
 
 import manygp
 from manygp.data import Cells, Grid, Scaling
-from manygp.estimators import tlvmogp
+from manygp.data.factorisation import factorise
+from manygp.estimators import trained
 from manygp.models import (
     Lengthscales,
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
     evidence_lengthscales,
+    find_lengthscales,
 )
 from manygp.training import History
 
@@ -120,6 +122,22 @@ def test_outputs_in_different_units_are_not_given_one_scale(rng):
     assert choice.kind == "output"
 
 
+def test_equal_errors_in_outputs_of_unequal_spread_call_for_one_scale(rng):
+    """One noise for all cells is what the model assumes, so the scale follows the errors and not the spread."""
+    table = low_rank(rng)
+    spread = np.where(np.arange(table.num_outputs) % 2 == 0, 1.0, 8.0)
+    Y = table.Y * spread + 0.5 * rng.standard_normal(table.Y.shape)
+    assert choose_scaling(Grid(table.X, Y), ("global", "output"), 2, rng).kind == "global"
+
+
+def test_noise_is_a_share_of_the_held_out_error_at_least(rng):
+    table = low_rank(rng)
+    factors = factorise(table, worlds.raw(table), 2, rng=rng)
+    found = find_lengthscales(table, worlds.raw(table), factors, 5.0, rng)
+    assert found.noise == pytest.approx(0.5)
+    assert find_lengthscales(table, worlds.raw(table), factors, 0.0, rng).noise < 0.5
+
+
 def test_a_list_of_cells_cannot_be_completed(rng):
     cells = as_cells(low_rank(rng))
     assert choose_scaling(cells, ("completed",), 2, rng).kind != "completed"
@@ -136,7 +154,7 @@ def started(monkeypatch):
         model.train(False)
         return History()
 
-    monkeypatch.setattr(tlvmogp, "train", untrained)
+    monkeypatch.setattr(trained, "train", untrained)
 
     def begin(table, **settings):
         sizes = {"latent_dim": 2, "num_inducing": 8, "standardize": "output", "device": "cpu", "progress": False}
