@@ -63,7 +63,7 @@ def test_estimators():
     registered = {estimator for estimator, _ in registry.ESTIMATORS.values()}
     assert leaves(estimators.Estimator) == set(estimators.ESTIMATORS.values()) == registered
     presets = {settings.get("preset", "fast") for _, settings in registry.ESTIMATORS.values()}
-    assert presets == set(estimators.tlvmogp.PRESETS)
+    assert presets == set(estimators.trained.PRESETS)
 
 
 def test_hand_written_backwards():

@@ -8,20 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import CellPlan, Cells, Grid, GridPlan, Plan, Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
-from manygp.estimators.estimator import Estimator
-from manygp.estimators.settings import (
-    check_choice,
-    check_positive,
-    check_size,
-    resolve_device,
-    resolve_dtype,
-    resolve_seed,
-)
+from manygp.estimators.settings import check_choice, check_positive, check_size
+from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
 from manygp.likelihoods import LIKELIHOODS, make_likelihood
 from manygp.models import (
@@ -29,28 +22,21 @@ from manygp.models import (
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
-    evidence_lengthscales,
+    find_lengthscales,
     start_from_data,
     start_from_prior,
 )
-from manygp.training import Schedule, TrainingSettings, make_progress, train
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 __all__ = ["TLVMOGP"]
 
 logger = logging.getLogger("manygp")
 
-PRESETS = ("fast", "paper")
 BOUNDS = ("standard",)
-# Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
-_BATCH_CELLS = 4096
-_PAPER = {"epochs": 1000, "learning_rate": 0.01, "latent_dim": 3, "num_inducing": 200, "averaged_share": 0.1}
-_FAST_LEARNING_RATE = 0.015
-_MAX_STEPS = 4000
-_MAX_EPOCHS = 300
+_PAPER = {"latent_dim": 3, "num_inducing": 200}
 
 
-class TLVMOGP(Estimator):
+class TLVMOGP(TrainedEstimator):
     """Transformed latent variable multi-output GP: many correlated outputs, gaps anywhere, calibrated predictions.
 
     Every output has a latent vector; inputs and latent vectors are mapped through a network into an embedding space,
@@ -210,32 +196,11 @@ class TLVMOGP(Estimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit_table(self, table: Table) -> None:
-        self._check_settings()
-        if isinstance(table, Cells):
-            table = table.compact()
-        seed = resolve_seed(self.random_state)
-        dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
-        rng = np.random.default_rng(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model, scaling = self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
-        model.to(device)
-        plan = self._plan(table, scaling)
-        schedule = self._schedule(plan)
-        history = train(
-            model,
-            plan,
-            schedule,
-            self._training_settings(schedule.end),
-            dtype=dtype,
-            device=device,
-            seed=seed,
-            progress=make_progress(self.progress),
-        )
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
+        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         check_size("latent_dim", self.latent_dim, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_blocks", self.num_blocks)
@@ -248,20 +213,7 @@ class TLVMOGP(Estimator):
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
-        check_size("epochs", self.epochs, automatic=("auto",))
-        check_size("batch_inputs", self.batch_inputs, automatic=("auto", None))
-        check_size("batch_outputs", self.batch_outputs, automatic=("auto", None))
-        check_positive("learning_rate", self.learning_rate, automatic=("auto",))
-        check_size("num_samples", self.num_samples)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
-        check_choice("preset", self.preset, PRESETS)
-        check_choice("progress", self.progress, (True, False, "auto"))
-        check_positive("max_grad_norm", self.max_grad_norm, optional=True)
-        frozen = self.freeze_likelihood
-        if frozen != "auto" and not (isinstance(frozen, int | float) and frozen >= 0):
-            raise SettingError(
-                f"freeze_likelihood={frozen!r} is out of range: use a number of epochs of at least 0, or 'auto'."
-            )
 
     def _begin_at_prior(self, table: Table) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
@@ -280,30 +232,30 @@ class TLVMOGP(Estimator):
 
     def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        latent_dim: Any = self.latent_dim
         prior_mean = self._prior_mean(table.num_outputs)
-        if latent_dim == "auto":
-            if prior_mean is not None:
-                latent_dim = prior_mean.shape[1]
-            else:
-                latent_dim = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
+        latent_dim: Any = self.latent_dim
+        if latent_dim == "auto" and prior_mean is not None:
+            latent_dim = prior_mean.shape[1]
+        most = {} if latent_dim == "auto" else {"most": latent_dim}
+        rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng, **most)
+        latent_dim = rank if latent_dim == "auto" else latent_dim
         kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
             self.standardize,  # type: ignore[arg-type]
             (str(self.standardize),),
         )
-        choice = choose_scaling(table, kinds, latent_dim, rng)
+        choice = choose_scaling(table, kinds, rank, rng)
         scaling = choice.scaling
-        lengthscales = evidence_lengthscales(table, scaling, rng, choice.held_out_error)
+        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
+        factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
+        found = find_lengthscales(table, scaling, factors, choice.held_out_error, rng)
         num_inducing: Any = self.num_inducing
         if num_inducing == "auto":
-            num_inducing = choose_num_inducing(table, scaling, latent_dim, lengthscales)
+            num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
         logger.info(
             "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, choice.kind
         )
         model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
-        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
-        factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
-        start_from_data(model, table, scaling, lengthscales, factors, choice.held_out_error, rng)
+        start_from_data(model, table, scaling, found, factors, rng)
         return model, scaling
 
     def _check_sizes(self, table: Table, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
@@ -367,39 +319,3 @@ class TLVMOGP(Estimator):
             "latent_dim": latents.dim,
             "num_inducing": len(self.model_.gp.Z),
         }
-
-    def _plan(self, table: Table, scaling: Scaling) -> Plan:
-        if isinstance(table, Cells):
-            return CellPlan(table, scaling, _BATCH_CELLS)
-        n, p = table.num_inputs, table.num_outputs
-        # Cells of the grid, gaps included, that hold as many observations as a batch should.
-        budget = max(1, round(_BATCH_CELLS * n * p / table.num_observed))
-        outputs: Any = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
-        inputs: Any = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
-        return GridPlan(table, scaling, inputs, outputs)
-
-    def _schedule(self, plan: Plan) -> Schedule:
-        paper = self.preset == "paper"
-        rate = _PAPER["learning_rate"] if paper else _FAST_LEARNING_RATE
-        epochs: Any = self.epochs
-        if epochs == "auto":
-            epochs = _PAPER["epochs"] if paper else None
-        return Schedule(
-            steps_per_epoch=len(plan),
-            learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,
-            epochs=epochs,
-            max_epochs=max(10, min(_MAX_EPOCHS, _MAX_STEPS // len(plan))),
-        )
-
-    def _training_settings(self, epochs: int) -> TrainingSettings:
-        fast, frozen = self.preset != "paper", self.freeze_likelihood
-        if isinstance(frozen, str):
-            frozen = 0 if fast else epochs // 2
-        return TrainingSettings(
-            natural=fast,
-            schedule=fast,
-            sparse_rows=fast,
-            frozen_epochs=frozen,
-            max_grad_norm=self.max_grad_norm,
-            averaged_share=0.0 if fast else _PAPER["averaged_share"],
-        )

@@ -329,7 +329,7 @@ def test_divergence_is_reported_and_leaves_the_model_before_it():
 
 @pytest.mark.parametrize("preset", ["fast", "paper"])
 def test_ctrl_c_keeps_what_was_learnt(monkeypatch, preset):
-    from manygp.estimators import tlvmogp
+    from manygp.estimators import trained
 
     class Interrupting:
         def __enter__(self):
@@ -341,7 +341,7 @@ def test_ctrl_c_keeps_what_was_learnt(monkeypatch, preset):
             if epoch == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(tlvmogp, "make_progress", lambda progress: Interrupting())
+    monkeypatch.setattr(trained, "make_progress", lambda progress: Interrupting())
     model = tiny(preset=preset, epochs=50).fit(X, Y)
     assert model.history_.stop_reason == "interrupted"
     assert len(model.history_) == 3

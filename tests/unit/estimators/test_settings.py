@@ -124,7 +124,7 @@ def test_names_are_checked_before_the_data_are_looked_at(monkeypatch):
     def slow(*arguments):
         raise AssertionError("the data were looked at first")
 
-    for name in ("choose_latent_dim", "choose_scaling", "evidence_lengthscales"):
+    for name in ("choose_latent_dim", "choose_scaling", "find_lengthscales"):
         monkeypatch.setattr(tlvmogp, name, slow)
     for name in ("kernel", "embedding", "likelihood", "preset", "bound", "latent_posterior", "dtype", "device"):
         refused(f"{name}='nothing like it'", **{name: "nothing like it"})

@@ -1,0 +1,148 @@
+"""Estimators whose model is trained on minibatches by the one training loop."""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
+from manygp.errors import SettingError
+from manygp.estimators.estimator import Estimator
+from manygp.estimators.settings import (
+    check_choice,
+    check_positive,
+    check_size,
+    resolve_device,
+    resolve_dtype,
+    resolve_seed,
+)
+from manygp.training import Schedule, TrainingSettings, make_progress, train
+
+__all__ = ["PRESETS", "TrainedEstimator"]
+
+PRESETS = ("fast", "paper")
+# Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
+_BATCH_CELLS = 4096
+_FAST_LEARNING_RATE = 0.015
+_MAX_STEPS = 4000
+_MAX_EPOCHS = 300
+
+
+class TrainedEstimator(Estimator):
+    """An estimator whose model has a bound on minibatches.
+
+    A leaf defines `_begin`, which makes a model and a scaling from a table, and says with `_check_settings` what is
+    wrong with its settings. The settings below are those that all leaves share.
+
+    Parameters
+    ----------
+    epochs
+        Passes over the data; "auto" runs until the bound stops rising, or as often as the published procedure.
+    batch_inputs, batch_outputs
+        Inputs and outputs in a batch; "auto" aims at a few thousand observed cells, None takes all.
+    learning_rate
+        Adam's step size; "auto" takes that of the preset.
+    preset
+        "fast" starts from the data and takes natural steps; "paper" follows the published procedure: Adam on
+        everything from the prior.
+    dtype, device, random_state, progress
+        See a leaf.
+    freeze_likelihood
+        Epochs for which the likelihood stays at its start; "auto" is none for "fast" and half of all for "paper".
+    max_grad_norm
+        Largest norm of the gradient of the bound per cell; None does not clip.
+    """
+
+    epochs: int | str
+    batch_inputs: int | str | None
+    batch_outputs: int | str | None
+    learning_rate: float | str
+    preset: str
+    progress: bool | str
+    freeze_likelihood: float | str
+    max_grad_norm: float | None
+
+    # The published procedure: epochs, Adam's step size, and the share of iterates that are averaged at the end.
+    _paper_epochs, _paper_learning_rate, _paper_averaged_share = 1000, 0.01, 0.1
+
+    @abstractmethod
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:
+        """A model at its start, and the scaling of the table; torch's own generator is seeded."""
+
+    def _check_settings(self) -> None:
+        """Refuse settings that make no sense."""
+        check_size("epochs", self.epochs, automatic=("auto",))
+        check_size("batch_inputs", self.batch_inputs, automatic=("auto", None))
+        check_size("batch_outputs", self.batch_outputs, automatic=("auto", None))
+        check_positive("learning_rate", self.learning_rate, automatic=("auto",))
+        check_size("num_samples", self.num_samples)
+        check_choice("preset", self.preset, PRESETS)
+        check_choice("progress", self.progress, (True, False, "auto"))
+        check_positive("max_grad_norm", self.max_grad_norm, optional=True)
+        frozen = self.freeze_likelihood
+        if frozen != "auto" and not (isinstance(frozen, int | float) and frozen >= 0):
+            raise SettingError(
+                f"freeze_likelihood={frozen!r} is out of range: use a number of epochs of at least 0, or 'auto'."
+            )
+
+    def _fit_table(self, table: Table) -> None:
+        self._check_settings()
+        if isinstance(table, Cells):
+            table = table.compact()
+        seed = resolve_seed(self.random_state)
+        dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
+        rng = np.random.default_rng(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model, scaling = self._begin(table, rng)
+        model.to(device)
+        plan = self._plan(table, scaling)
+        schedule = self._schedule(plan)
+        history = train(
+            model,
+            plan,
+            schedule,
+            self._training_settings(schedule.end),
+            dtype=dtype,
+            device=device,
+            seed=seed,
+            progress=make_progress(self.progress),
+        )
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _plan(self, table: Table, scaling: Scaling) -> Plan:
+        if isinstance(table, Cells):
+            return CellPlan(table, scaling, _BATCH_CELLS)
+        n, p = table.num_inputs, table.num_outputs
+        # Cells of the grid, gaps included, that hold as many observations as a batch should.
+        budget = max(1, round(_BATCH_CELLS * n * p / table.num_observed))
+        outputs: Any = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
+        inputs: Any = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
+        return GridPlan(table, scaling, inputs, outputs)
+
+    def _schedule(self, plan: Plan) -> Schedule:
+        paper = self.preset == "paper"
+        rate = self._paper_learning_rate if paper else _FAST_LEARNING_RATE
+        epochs: Any = self.epochs
+        if epochs == "auto":
+            epochs = self._paper_epochs if paper else None
+        return Schedule(
+            steps_per_epoch=len(plan),
+            learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,
+            epochs=epochs,
+            max_epochs=max(10, min(_MAX_EPOCHS, _MAX_STEPS // len(plan))),
+        )
+
+    def _training_settings(self, epochs: int) -> TrainingSettings:
+        fast, frozen = self.preset != "paper", self.freeze_likelihood
+        if isinstance(frozen, str):
+            frozen = 0 if fast else epochs // 2
+        return TrainingSettings(
+            natural=fast,
+            schedule=fast,
+            sparse_rows=fast,
+            frozen_epochs=frozen,
+            max_grad_norm=self.max_grad_norm,
+            averaged_share=0.0 if fast else self._paper_averaged_share,
+        )
