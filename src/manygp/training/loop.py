@@ -180,7 +180,7 @@ def _optimizers(model: Trainable, settings: TrainingSettings) -> list[torch.opti
     known = {id(parameter) for parameter in rows}
     rest = [parameter for parameter in model.parameters() if parameter.numel() and id(parameter) not in known]
     if settings.sparse_rows:
-        return [torch.optim.Adam(rest), torch.optim.SparseAdam(rows)]
+        return [torch.optim.Adam(rest, fused=True), torch.optim.SparseAdam(rows)]
     return [torch.optim.Adam(rest + rows)]
 
 
