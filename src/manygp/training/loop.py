@@ -179,9 +179,11 @@ def _optimizers(model: Trainable, settings: TrainingSettings) -> list[torch.opti
     rows = [parameter for parameter in model.row_parameters() if parameter.numel()]
     known = {id(parameter) for parameter in rows}
     rest = [parameter for parameter in model.parameters() if parameter.numel() and id(parameter) not in known]
-    if settings.sparse_rows:
-        return [torch.optim.Adam(rest, fused=True), torch.optim.SparseAdam(rows)]
-    return [torch.optim.Adam(rest + rows)]
+    if not settings.sparse_rows:
+        return [torch.optim.Adam(rest + rows)]
+    # A model may have nothing but rows, or none; torch refuses an optimiser of nothing.
+    shared: list[torch.optim.Optimizer] = [torch.optim.Adam(rest, fused=True)] if rest else []
+    return [*shared, torch.optim.SparseAdam(rows)] if rows else shared
 
 
 def _parameters(optimizers: list[torch.optim.Optimizer]) -> Iterable[Tensor]:
