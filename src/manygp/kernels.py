@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.errors import SettingError
-from manygp.linalg import gram
+from manygp.linalg import gram, projected, unwhitened, whitened
 
 __all__ = ["KERNELS", "cross_covariance", "cross_gram", "kernel_diagonal", "make_kernel", "rescale_kernel"]
 
@@ -81,16 +81,23 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
 
 
 def cross_gram(
-    kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"], y: Float[Tensor, " b"]
+    kernel: Kernel,
+    a: Float[Tensor, "b e"],
+    b: Float[Tensor, "m e"],
+    y: Float[Tensor, " b"],
+    Linv: Float[Tensor, "m m"],
+    is_stiff: bool,
 ) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
-    """KᵀK and Kᵀy with K = k(a, b), with one B x M x M product forward and one backward.
+    """AAᵀ = L⁻¹ KᵀK L⁻ᵀ and Ay = L⁻¹ Kᵀy with K = k(a, b), in float64; L⁻¹ counts as a constant.
 
-    K has the dtype of a, the products are float64: what follows divides by the small eigenvalues of Kuu, which would
-    turn the rounding errors of float32 sums into negative precisions. A Gram matrix of rounded rows has none.
+    One B x M x M product forward and one backward, or half a product more where the problem `is_stiff`: KᵀK squares the
+    condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There, and
+    always in float32, K is projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram
+    matrix to the last digit.
     """
     if not _is_fused(kernel):
-        return _Gram.apply(cross_covariance(kernel, a, b), y)
-    return _StationaryGram.apply(*_scaled(kernel, a, b), y, _smoothness(kernel))
+        return _Gram.apply(cross_covariance(kernel, a, b), y, Linv, is_stiff)
+    return _StationaryGram.apply(*_scaled(kernel, a, b), y, Linv, _smoothness(kernel), is_stiff)
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
@@ -134,25 +141,27 @@ class _Stationary(torch.autograd.Function):
 
 
 class _StationaryGram(torch.autograd.Function):
-    """KᵀK and Kᵀy of a stationary K in one go, so that the B x M array is passed over as seldom as can be."""
+    """AAᵀ and Ay of a stationary K in one go, so that the B x M array is passed over as seldom as can be."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, y: Tensor, nu: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, y: Tensor, Linv: Tensor, nu: float, is_stiff: bool
+    ) -> tuple[Tensor, Tensor]:
         K, slope = _stationary(a, b, outputscale, nu)
-        ctx.save_for_backward(a, b, outputscale, y, K, slope)
-        return _gram(K, y)
+        ctx.save_for_backward(a, b, outputscale, y, K, slope, Linv)
+        return _gram(K, y, Linv, is_stiff)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, outputscale, y, K, slope = ctx.saved_tensors
-        G = G + G.T
+        a, b, outputscale, y, K, slope, Linv = ctx.saved_tensors
+        W, w = _gram_backward(G, g, Linv, K.dtype)
 
         def grad_K(rows: slice) -> Tensor:
-            # ∂/∂K = K (G + Gᵀ) + y gᵀ
-            return (K[rows].double() @ G).addr_(y[rows].double(), g).to(K.dtype)
+            # ∂/∂K = K L⁻ᵀ (G + Gᵀ) L⁻¹ + y gᵀ L⁻¹
+            return (K[rows] @ W).addr_(y[rows], w)
 
-        grad_y = (K.double() @ g).to(y.dtype) if ctx.needs_input_grad[3] else None
-        return *_stationary_backward(grad_K, a, b, outputscale, K, slope), grad_y, None
+        grad_y = K @ w if ctx.needs_input_grad[3] else None
+        return *_stationary_backward(grad_K, a, b, outputscale, K, slope), grad_y, None, None, None
 
 
 def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
@@ -224,22 +233,27 @@ def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
 
 
 class _Gram(torch.autograd.Function):
-    """KᵀK and Kᵀy of any K."""
+    """AAᵀ and Ay of any K."""
 
     @staticmethod
-    def forward(ctx: Any, K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(K, y)
-        return _gram(K, y)
+    def forward(ctx: Any, K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(K, y, Linv)
+        return _gram(K, y, Linv, is_stiff)
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor, Tensor | None]:
-        K, y = ctx.saved_tensors
-        wide = K.double()
-        # ∂/∂K = K (G + Gᵀ) + y gᵀ
-        grad_K = (wide @ (G + G.T)).addr_(y.double(), g).to(K.dtype)
-        return grad_K, (wide @ g).to(y.dtype) if ctx.needs_input_grad[1] else None
+    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
+        K, y, Linv = ctx.saved_tensors
+        W, w = _gram_backward(G, g, Linv, K.dtype)
+        return (K @ W).addr_(y, w), K @ w if ctx.needs_input_grad[1] else None, None, None
 
 
-def _gram(K: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    K = K.double()
-    return gram(K), K.T @ y.double()
+def _gram(K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool) -> tuple[Tensor, Tensor]:
+    if is_stiff or K.dtype != Linv.dtype:
+        A = projected(K, Linv.to(K.dtype)).to(Linv.dtype)
+        return gram(A), A.T @ y.to(Linv.dtype)
+    return whitened(Linv, gram(K)), Linv @ (K.T @ y)
+
+
+def _gram_backward(G: Tensor, g: Tensor, Linv: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """L⁻ᵀ (G + Gᵀ) L⁻¹ and L⁻ᵀ g, what the gradient of K is made of."""
+    return unwhitened(Linv, G + G.T).to(dtype), (Linv.T @ g).to(dtype)

@@ -14,6 +14,7 @@ __all__ = [
     "gaussian_kl",
     "gram",
     "lower_product",
+    "projected",
     "safe_cholesky",
     "symmetrize",
     "triangular_gram",
@@ -90,6 +91,14 @@ def gram(A: Float[Tensor, "n m"]) -> Float[Tensor, "m m"]:
 def triangular_gram(L: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     """LᵀL of a lower triangular L."""
     return _by_rows(L, lambda rows, upto: L[rows.start :, rows].T @ L[rows.start :, :upto])
+
+
+def projected(K: Float[Tensor, "n m"], Linv: Float[Tensor, "m m"]) -> Float[Tensor, "n m"]:
+    """K L⁻ᵀ, in half of the time of a full product since L⁻¹ is lower triangular."""
+    A = torch.empty_like(K)
+    for columns, upto in _blocks(K):
+        torch.mm(K[:, :upto], Linv[columns, :upto].T, out=A[:, columns])
+    return A
 
 
 def whitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -45,26 +46,38 @@ def test_kernels(rng, name):
     assert check_kernel(cross_covariance, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3)))
 
 
+def lower(rng, m):
+    return (worlds.normal(rng, m, m).tril() + 2.0 * torch.eye(m, dtype=torch.float64)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("is_stiff", [False, True])
 @pytest.mark.parametrize("name", KERNELS)
-def test_statistics(rng, name):
-    """KᵀK and Kᵀy: fused for named kernels, of any K for others."""
-    assert check_kernel(cross_gram, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3), (6,)))
+def test_statistics(rng, name, is_stiff):
+    """AAᵀ and Ay: fused for named kernels, of any K for others, by either way."""
+    Linv = lower(rng, 4)
+
+    def statistics(kernel, a, b, y):
+        return cross_gram(kernel, a, b, y, Linv, is_stiff)
+
+    assert check_kernel(statistics, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3), (6,)))
 
 
-def test_statistics_of_any_covariance(rng):
-    assert gradcheck(_Gram.apply, leaves(rng, (7, 3), (7,)))
+@pytest.mark.parametrize("is_stiff", [False, True])
+def test_statistics_of_any_covariance(rng, is_stiff):
+    Linv = lower(rng, 3)
+    assert gradcheck(lambda K, y: _Gram.apply(K, y, Linv, is_stiff), leaves(rng, (7, 3), (7,)))
 
 
-def test_misfit(rng):
-    """Through Kuu too, whose factor comes from outside but moves with it; symmetric matrices move symmetrically."""
+@pytest.mark.parametrize("is_stiff", [False, True])
+def test_misfit(rng, is_stiff):
+    """Through Kuu too, whose factor the statistics count as a constant; symmetric matrices move symmetrically."""
 
-    def misfit(Φ, ψ, factor, m, S):
+    def misfit(K, y, factor, m, S):
         Kuu = factor @ factor.T + torch.eye(4, dtype=torch.float64)
         Linv = triangular_inverse(torch.linalg.cholesky(Kuu.detach()))
-        AA, Ay = Linv @ symmetrize(Φ.detach()) @ Linv.T, Linv @ ψ.detach()
-        return _Misfit.apply(symmetrize(Φ), ψ, Kuu, m, symmetrize(S), Linv, AA, Ay)
+        return _Misfit.apply(*_Gram.apply(K, y, Linv, is_stiff), Kuu, m, symmetrize(S), Linv)
 
-    assert gradcheck(misfit, leaves(rng, (4, 4), (4,), (4, 4), (4,), (4, 4)))
+    assert gradcheck(misfit, leaves(rng, (6, 4), (6,), (4, 4), (4,), (4, 4)))
 
 
 def test_quadratic_form(rng):
@@ -80,16 +93,31 @@ def test_kernels_have_the_numbers_of_gpytorch(rng, name):
     assert_close(kernel_diagonal(kernel, a), worlds.dense_covariance(kernel, a, a).diagonal(), GPYTORCH)
 
 
+@pytest.mark.parametrize("is_stiff", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", KERNELS)
-def test_statistics_are_those_of_the_covariance(rng, name, dtype):
+def test_statistics_are_those_of_the_covariance(rng, name, dtype, is_stiff):
     kernel = worlds.random_kernel(name, 3, rng)
     a, b, y = worlds.normal(rng, 8, 3).to(dtype), worlds.normal(rng, 5, 3).to(dtype), worlds.normal(rng, 8).to(dtype)
     K = cross_covariance(kernel, a, b).double()
-    Φ, ψ = cross_gram(kernel, a, b, y)
-    # The sums are exact to the bit of the rounded K, so that no precision is lost where Kuu is nearly singular.
-    assert_close(Φ, K.T @ K)
-    assert_close(ψ, K.T @ y.double())
+    Linv = lower(rng, 5)
+    AA, Ay = cross_gram(kernel, a, b, y, Linv, is_stiff)
+    assert AA.dtype == Ay.dtype == torch.float64
+    assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
+    assert_close(Ay, Linv @ K.T @ y.double(), GPYTORCH, dtype)
+
+
+def test_a_stiff_problem_keeps_its_digits(rng):
+    """Nearly coincident points: the projection first has the digits that KᵀK loses, held against extended precision."""
+    kernel = worlds.random_kernel("rbf", 1, rng)
+    kernel.outputscale, kernel.base_kernel.lengthscale = 100.0, 50.0
+    a, b, y = worlds.normal(rng, 400, 1), worlds.normal(rng, 12, 1), worlds.normal(rng, 400)
+    K, Kuu = cross_covariance(kernel, a, b).detach(), cross_covariance(kernel, b, b).detach()
+    Linv = triangular_inverse(torch.linalg.cholesky(Kuu + 1e-7 * torch.eye(12, dtype=torch.float64)))
+    A = Linv.numpy().astype(np.longdouble) @ K.numpy().T.astype(np.longdouble)
+    exact = torch.as_tensor((A @ A.T).astype(np.float64))
+    stiff, plain = (cross_gram(kernel, a, b, y, Linv, is_stiff)[0].detach() for is_stiff in (True, False))
+    assert (stiff - exact).abs().max() < 1e-2 * (plain - exact).abs().max()
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -21,6 +21,9 @@ from manygp.variational.posterior import Posterior, PosteriorMoments
 
 __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 
+# Largest rounding error of the precision that is left as it is.
+_MAX_ROUNDING = 1e-4
+
 
 class Evidence(ABC):
     """The data term of a batch, as a function of q(v)."""
@@ -38,18 +41,16 @@ class Evidence(ABC):
 class GaussianEvidence(Evidence):
     """Gaussian noise σ²: three statistics of the batch say everything.
 
-    Φ = KᵀK, ψ = Kᵀy, yᵀy, and Σᵢ k(eᵢ, eᵢ); seen through Kuu = L Lᵀ they are AAᵀ = L⁻¹ Φ L⁻ᵀ and Ay = L⁻¹ ψ.
+    With A = L⁻¹ Kᵀ and Kuu = L Lᵀ they are AAᵀ, Ay and yᵀy, and beside them Σᵢ k(eᵢ, eᵢ).
     """
 
-    Φ: Float[Tensor, "m m"]
-    ψ: Float[Tensor, " m"]
+    AA: Float[Tensor, "m m"]
+    Ay: Float[Tensor, " m"]
     yy: Float[Tensor, ""]
     diagonal_sum: Float[Tensor, ""]
     noise: Float[Tensor, ""]
     Kuu: Float[Tensor, "m m"]
     Linv: Float[Tensor, "m m"]
-    AA: Float[Tensor, "m m"]
-    Ay: Float[Tensor, " m"]
     count: int
 
     @classmethod
@@ -63,16 +64,16 @@ class GaussianEvidence(Evidence):
         jitter: float,
     ) -> "GaussianEvidence":
         """Statistics of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
-        Φ, ψ = cross_gram(kernel, e, Z.to(e.dtype), y)
-        yy = y.to(Z.dtype).square().sum()
-        diagonal_sum, Kuu = kernel_diagonal(kernel, e).sum().to(Z.dtype), cross_covariance(kernel, Z, Z)
+        Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), kernel_diagonal(kernel, e).sum().to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            AA, Ay = whitened(Linv, Φ), Linv @ ψ
-        return cls(Φ, ψ, yy, diagonal_sum, noise, Kuu, Linv, AA, Ay, y.shape[0])
+            # An error of ε Σ kᵢᵢ in KᵀK is divided by the jitter, and weighs 1/σ² in the precision.
+            error = torch.finfo(Z.dtype).eps * diagonal_sum / (max(jitter, 1e-12) * noise)
+        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING))
+        return cls(AA, Ay, y.to(Z.dtype).square().sum(), diagonal_sum, noise, Kuu, Linv, y.shape[0])
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
-        misfit = _Misfit.apply(self.Φ, self.ψ, self.Kuu, q.mean, q.covariance, self.Linv, self.AA, self.Ay)
+        misfit = _Misfit.apply(self.AA, self.Ay, self.Kuu, q.mean, q.covariance, self.Linv)
         misfit = misfit + self.yy + self.diagonal_sum
         return -0.5 * (self.count * torch.log(2.0 * math.pi * self.noise) + misfit / self.noise)
 
@@ -144,13 +145,12 @@ def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Te
 class _Misfit(torch.autograd.Function):
     """Σᵢ (yᵢ − μᵢ)² + vᵢ less yᵀy and Σ kᵢᵢ: tr(R AAᵀ) − 2 mᵀAy with R = mmᵀ + S − I.
 
-    Differentiating through the Cholesky factor of Kuu step by step costs several times as much as the closed form.
+    A depends on Kuu through L, which the statistics count as a constant: that part of the gradient is added here, in
+    closed form, since differentiating through the Cholesky factor step by step costs several times as much.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, Φ: Tensor, ψ: Tensor, Kuu: Tensor, m: Tensor, S: Tensor, Linv: Tensor, AA: Tensor, Ay: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, AA: Tensor, Ay: Tensor, Kuu: Tensor, m: Tensor, S: Tensor, Linv: Tensor) -> Tensor:
         R = torch.addr(S, m, m)
         R.diagonal().sub_(1.0)
         ctx.save_for_backward(R, m, Linv, AA, Ay)
@@ -163,11 +163,10 @@ class _Misfit(torch.autograd.Function):
         lower = torch.addr(lower_product(R, AA), m, Ay, beta=-1.0).tril_()
         lower.diagonal().mul_(0.5)
         grad_Kuu = unwhitened(Linv, lower + lower.T)
-        grad_Φ, grad_ψ = unwhitened(Linv, R), -2.0 * (Linv.T @ m)
         grad_m = grad_S = None
         if ctx.needs_input_grad[3]:
             grad_m, grad_S = 2.0 * g * (AA @ m - Ay), g * AA
-        return g * grad_Φ, g * grad_ψ, g * grad_Kuu, grad_m, grad_S, None, None, None
+        return g * R, -2.0 * g * m, g * grad_Kuu, grad_m, grad_S, None
 
 
 class _QuadraticForm(torch.autograd.Function):
