@@ -291,6 +291,11 @@ class TLVMOGP(TrainedEstimator):
             )
         return mean
 
+    def _work(self, model: TransformedLatentModel, cells: float) -> float:
+        m = len(model.gp.Z)
+        # Two products with the batch, and half a dozen among inducing points.
+        return 2.0 * cells * m**2 + 6.0 * m**3
+
     def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
         dim = sizes["num_features"] + h
