@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from manygp._version import __version__
 from manygp.data import Scaling
-from manygp.errors import ModelFileError, SettingError
+from manygp.errors import ModelFileError
 from manygp.estimators.estimator import Estimator
 from manygp.training import EpochRecord, History
 
@@ -82,7 +82,7 @@ def load_estimator(
             model = estimator._restore(config["sizes"])
         model.load_state_dict(_with_prefix(tensors, "model."))
         _attach(estimator, model.train(False), config, tensors)
-    except (ModelFileError, SettingError):
+    except ModelFileError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ModelFileError(f"{path} is damaged and cannot be loaded ({_first_line(error)}).") from error

@@ -44,7 +44,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
-        torch.empty(0, device=resolved)
+        # A device without memory, such as "meta", cannot give numbers back.
+        torch.zeros(1, device=resolved).item()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise SettingError(f"device={device!r} cannot be used here: choose 'auto', 'cpu' or 'cuda'.") from error
     return resolved

@@ -75,7 +75,7 @@ def test_seeds_that_are_none(value):
     refused("random_state=.* is no seed: use a whole number", random_state=value)
 
 
-@pytest.mark.parametrize("value", ["gpu", "cuda:99", 1.5, None])
+@pytest.mark.parametrize("value", ["gpu", "cuda:99", "meta", 1.5, None])
 def test_devices_that_are_not_there(value):
     refused("device=.* cannot be used here: choose 'auto', 'cpu' or 'cuda'", device=value)
 
