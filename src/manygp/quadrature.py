@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["gauss_hermite", "gaussian_expectation"]
+__all__ = ["gauss_hermite", "gaussian_expectation", "gaussian_nodes", "log_gaussian_expectation"]
 
 
 @lru_cache
@@ -25,15 +25,56 @@ def gauss_hermite(num_points: int, like: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+def gaussian_nodes(mean: Tensor, variance: Tensor, num_points: int = 20, rank: int = 0) -> tuple[Tensor, Tensor]:
+    """Nodes f_k = μ + σ ε_k along a new first dimension, and their weights, which broadcast against them.
+
+    `rank` is the number of dimensions that the nodes have behind the first, if that is more than the mean has: what is
+    evaluated at the nodes may broadcast against tensors of higher rank.
+    """
+    x, w = gauss_hermite(num_points, mean)
+    shape = (num_points,) + (1,) * max(rank, mean.dim(), variance.dim())
+    return mean + variance.sqrt() * x.view(shape), w.view(shape)
+
+
 def gaussian_expectation(
-    function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, num_points: int = 20
+    function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, num_points: int = 20, rank: int = 0
 ) -> Tensor:
     """E[function(f)] with f ~ N(mean, variance), element by element.
 
-    `function` receives a tensor with one more leading dimension (the nodes) and must work element-wise.
+    `function` receives a tensor with one more leading dimension (the nodes) and must work element-wise; `rank` is as in
+    `gaussian_nodes`.
     """
-    x, w = gauss_hermite(num_points, mean)
-    shape = (num_points,) + (1,) * mean.dim()
+    f, w = gaussian_nodes(mean, variance, num_points, rank)
     # E[g(f)] ≈ Σ_k w_k g(μ + σ ε_k)
-    values = function(mean + variance.sqrt() * x.view(shape))
-    return (w.view(shape) * values).sum(0)
+    return (w * function(f)).sum(0)
+
+
+def log_gaussian_expectation(
+    log_function: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+    num_points: int = 20,
+    rank: int = 0,
+    around: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """log E[exp log_function(f)] with f ~ N(mean, variance), element by element.
+
+    Parameters
+    ----------
+    log_function
+        As in `gaussian_expectation`.
+    mean, variance
+        Of f.
+    num_points, rank
+        As in `gaussian_nodes`.
+    around
+        Mean and variance of the Gaussian that places the nodes, in place of the one of f. An integrand much narrower
+        than N(mean, variance) falls between its nodes; N(c, s²) at the mode of the integrand finds it.
+    """
+    c, s2 = (mean, variance) if around is None else around
+    f, w = gaussian_nodes(c, s2, num_points, max(rank, mean.dim(), variance.dim()))
+    log_terms = log_function(f) + w.log()
+    if around is not None:
+        # + log N(f | μ, v) − log N(f | c, s²)
+        log_terms = log_terms + 0.5 * ((f - c).square() / s2 - (f - mean).square() / variance + (s2 / variance).log())
+    return torch.logsumexp(log_terms, 0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from manygp.quadrature import gauss_hermite, gaussian_expectation
+from manygp.quadrature import gauss_hermite, gaussian_expectation, gaussian_nodes, log_gaussian_expectation
 
 from ..laws import worlds
 from ..tolerances import assert_close
@@ -48,3 +48,27 @@ def test_gradients_pass(rng):
     # E[sin f] = sin μ exp(−v/2)
     assert_close(by_mean, torch.cos(mean) * torch.exp(-0.5 * variance))
     assert_close(by_variance, -0.5 * torch.sin(mean) * torch.exp(-0.5 * variance))
+
+
+def test_nodes_make_room_for_tensors_of_higher_rank(rng):
+    mean, variance, shift = worlds.normal(rng, 3), worlds.normal(rng, 3).square(), worlds.normal(rng, 5, 1)
+    f, w = gaussian_nodes(mean, variance, 30, rank=2)
+    assert (f.shape, w.shape) == ((30, 1, 3), (30, 1, 1))
+    assert_close(gaussian_expectation(lambda f: f + shift, mean, variance, 30, rank=2), mean + shift)
+
+
+@pytest.mark.parametrize("width", [1.0, 1e-2, 1e-5])
+def test_nodes_around_a_peak_find_it_however_narrow(rng, width):
+    mean, variance, y = worlds.normal(rng, 4), worlds.normal(rng, 4).square() + 0.1, worlds.normal(rng, 4)
+    noise = torch.full_like(mean, width**2)
+
+    def log_normal(f):
+        return torch.distributions.Normal(f, noise.sqrt()).log_prob(y)
+
+    precision = 1.0 / noise + 1.0 / variance
+    around = (y / noise + mean / variance) / precision, 1.0 / precision
+    # E[N(y | f, s²)] = N(y | μ, v + s²)
+    exact = torch.distributions.Normal(mean, (variance + noise).sqrt()).log_prob(y)
+    assert_close(log_gaussian_expectation(log_normal, mean, variance, 5, around=around), exact)
+    if width == 1.0:
+        assert_close(log_gaussian_expectation(log_normal, mean, variance, 100), exact)
