@@ -5,7 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["EXACT_GP", "GPYTORCH", "PREDICTION", "SAME_FORMULA", "assert_close", "assert_monte_carlo", "assert_share"]
+__all__ = [
+    "EXACT_GP",
+    "GPYTORCH",
+    "ONE_CELL_MORE",
+    "PREDICTION",
+    "SAME_FORMULA",
+    "STEPS",
+    "assert_close",
+    "assert_monte_carlo",
+    "assert_share",
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,10 @@ GPYTORCH = {torch.float64: Tolerance(1e-8, 1e-9), torch.float32: Tolerance(1e-3,
 EXACT_GP = {torch.float64: Tolerance(1e-6, 1e-6), torch.float32: Tolerance(1e-2, 1e-2)}
 # The same prediction in other chunks: jitter of 1e-8 bounds what rounding can grow to, about 1e-16 / 1e-8.
 PREDICTION = {torch.float64: Tolerance(1e-6, 1e-8), torch.float32: Tolerance(5e-2, 5e-2)}
+# A quadrature of a distribution function that is nearly a step.
+STEPS = {torch.float64: Tolerance(0.0, 1e-3)}
+# An average over some ten thousand cells into which one more has been mixed.
+ONE_CELL_MORE = {torch.float64: Tolerance(1e-3, 1e-3)}
 # How far a Monte Carlo average may lie from the truth; seeds are fixed, so that this is decided once.
 STANDARD_ERRORS = 4.5
 

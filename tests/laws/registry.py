@@ -5,12 +5,25 @@ from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
 from manygp.estimators import TLVMOGP, Estimator
 from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+from manygp.likelihoods import (
+    Bernoulli,
+    CountLikelihood,
+    Gaussian,
+    Given,
+    Likelihood,
+    NegativeBinomial,
+    Noiseless,
+    Poisson,
+    StudentT,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from manygp.variational import CholeskyPosterior, GaussianEvidence, NaturalPosterior, Posterior, SiteEvidence
 
 # -- kernels: by the number of dimensions they are made for ------------------------------------------------------------
@@ -56,9 +69,32 @@ EMBEDDING_CLASSES: tuple[type[nn.Module], ...] = (Residual,)
 
 # -- likelihoods: by the number of outputs -----------------------------------------------------------------------------
 
-LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
+# With these the exact posterior is known.
+GAUSSIAN_LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
     "gaussian": lambda p: Gaussian(p, noise=0.3),
     "gaussian with a noise for each output": lambda p: Gaussian(p, noise=0.3, per_output=True),
+}
+COUNT_LIKELIHOODS: dict[str, Callable[[int], CountLikelihood]] = {
+    "poisson": Poisson,
+    "poisson, softplus": lambda p: Poisson(p, link="softplus", scale=2.0),
+    "negative binomial": lambda p: NegativeBinomial(p, dispersion=0.5),
+    "negative binomial, one dispersion, softplus": lambda p: NegativeBinomial(
+        p, dispersion=0.5, per_output=False, link="softplus", scale=2.0
+    ),
+    "zero-inflated negative binomial": lambda p: ZeroInflatedNegativeBinomial(p, 0.5, michaelis_constant=0.6),
+    "zero-inflated negative binomial as published": lambda p: ZeroInflatedNegativeBinomial(
+        p, 0.01, learn_dispersion=False, learn_michaelis_constant=False, link="softplus"
+    ),
+    "zero-inflated poisson": lambda p: ZeroInflatedPoisson(p, michaelis_constant=0.6),
+}
+LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
+    **GAUSSIAN_LIKELIHOODS,
+    **COUNT_LIKELIHOODS,
+    # So many degrees of freedom that averages over draws have a variance.
+    "student-t": lambda p: StudentT(p, degrees_of_freedom=14.0),
+    "student-t with a scale for each output": lambda p: StudentT(p, degrees_of_freedom=14.0, per_output=True),
+    "bernoulli": Bernoulli,
+    "given bernoulli": lambda p: Given(BernoulliLikelihood()),
 }
 # Not for fitting: predictions of the function itself.
 PREDICTION_LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = LIKELIHOODS | {"noiseless": lambda p: Noiseless()}

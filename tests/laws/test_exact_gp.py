@@ -5,7 +5,7 @@ import torch
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
-from .registry import EMBEDDINGS, KERNELS, LIKELIHOODS
+from .registry import EMBEDDINGS, GAUSSIAN_LIKELIHOODS, KERNELS
 
 
 def exact_model(rng, **parts):
@@ -22,7 +22,7 @@ def exact_model(rng, **parts):
 
 
 PARTS = [{"kernel": kernel, "embedding": embedding} for kernel in KERNELS for embedding in EMBEDDINGS]
-PARTS += [{"likelihood": likelihood} for likelihood in LIKELIHOODS]
+PARTS += [{"likelihood": likelihood} for likelihood in GAUSSIAN_LIKELIHOODS]
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=lambda parts: ", ".join(parts.values()))

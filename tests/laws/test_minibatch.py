@@ -9,7 +9,7 @@ from manygp.variational import CellBatch
 
 from ..tolerances import assert_close
 from . import worlds
-from .registry import LATENT_POSTERIORS, LIKELIHOODS
+from .registry import GAUSSIAN_LIKELIHOODS, LATENT_POSTERIORS
 
 
 def as_cells(grid):
@@ -51,7 +51,8 @@ def fix_draws(model, rng, monkeypatch):
     monkeypatch.setattr(latents, "rsample", rsample)
 
 
-PARTS = [(posterior, "gaussian") for posterior in LATENT_POSTERIORS] + [("point", name) for name in LIKELIHOODS]
+PARTS = [(posterior, "gaussian") for posterior in LATENT_POSTERIORS]
+PARTS += [("point", name) for name in GAUSSIAN_LIKELIHOODS]
 
 
 @pytest.mark.parametrize(("latent_posterior", "likelihood"), dict.fromkeys(PARTS))

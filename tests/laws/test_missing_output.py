@@ -8,10 +8,10 @@ from manygp.data import Grid
 
 from ..tolerances import assert_close
 from . import worlds
-from .registry import LATENT_POSTERIORS, LIKELIHOODS
+from .registry import GAUSSIAN_LIKELIHOODS, LATENT_POSTERIORS
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", GAUSSIAN_LIKELIHOODS)
 @pytest.mark.parametrize("latent_posterior", LATENT_POSTERIORS)
 def test_a_missing_output_adds_its_own_kl_only(rng, latent_posterior, likelihood):
     table = worlds.random_grid(rng, num_outputs=4)
@@ -26,7 +26,7 @@ def test_a_missing_output_adds_its_own_kl_only(rng, latent_posterior, likelihood
     assert_close(with_it.kl_h - without.kl_h, own)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", GAUSSIAN_LIKELIHOODS)
 def test_it_does_not_move_the_natural_step(rng, likelihood):
     table = worlds.random_grid(rng, num_outputs=4)
     wider = Grid(table.X, np.column_stack([table.Y, np.full(table.num_inputs, np.nan)]))

@@ -4,18 +4,32 @@ A likelihood knows nothing of masks, data set sizes or minibatches. It works ele
 between outputs are picked by the output numbers that come with the cells.
 """
 
-from manygp.errors import SettingError
+from manygp.likelihoods.bernoulli import Bernoulli
+from manygp.likelihoods.counts import CountLikelihood
 from manygp.likelihoods.gaussian import Gaussian
+from manygp.likelihoods.given import Given
 from manygp.likelihoods.likelihood import Likelihood
+from manygp.likelihoods.negative_binomial import NegativeBinomial
 from manygp.likelihoods.noiseless import Noiseless
+from manygp.likelihoods.poisson import Poisson
+from manygp.likelihoods.registry import LIKELIHOODS, choose_likelihood, make_likelihood
+from manygp.likelihoods.student_t import StudentT
+from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
+from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
 
-__all__ = ["LIKELIHOODS", "Gaussian", "Likelihood", "Noiseless", "make_likelihood"]
-
-LIKELIHOODS: dict[str, type[Likelihood]] = {"gaussian": Gaussian}
-
-
-def make_likelihood(likelihood: str, num_outputs: int) -> Likelihood:
-    """A likelihood for `num_outputs` outputs from its name."""
-    if likelihood not in LIKELIHOODS:
-        raise SettingError(f"likelihood={likelihood!r} is unknown: use one of {', '.join(LIKELIHOODS)}.")
-    return LIKELIHOODS[likelihood](num_outputs)
+__all__ = [
+    "LIKELIHOODS",
+    "Bernoulli",
+    "CountLikelihood",
+    "Gaussian",
+    "Given",
+    "Likelihood",
+    "NegativeBinomial",
+    "Noiseless",
+    "Poisson",
+    "StudentT",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
+    "choose_likelihood",
+    "make_likelihood",
+]

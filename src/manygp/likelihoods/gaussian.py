@@ -6,7 +6,7 @@ import torch
 from gpytorch.constraints import GreaterThan
 from torch import Tensor, nn
 
-from manygp.likelihoods.likelihood import Likelihood
+from manygp.likelihoods.likelihood import Likelihood, mean_by_output
 
 __all__ = ["Gaussian"]
 
@@ -50,35 +50,55 @@ class Gaussian(Likelihood):
         return self.raw_noise.numel() == 1
 
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        noise = self.noise.to(like.dtype)
-        return noise[0] if self.is_shared else noise[outputs]
+        return self.constraint.transform(self.pick(self.raw_noise, outputs)).to(like.dtype)
 
-    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return _log_normal(y - f, self._noise_of(outputs, f))
 
-    def conditional_moments(self, f: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def conditional_moments(self, f: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return f, self._noise_of(outputs, f).expand_as(f)
 
-    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return torch.special.ndtr((y - f) / self._noise_of(outputs, f).sqrt())
 
-    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
         noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
         return f + noise * self._noise_of(outputs, f).sqrt()
 
-    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         # E[log N(y | f, σ²)] = log N(y | μ, σ²) − v / 2σ²
         noise = self._noise_of(outputs, mean)
         return _log_normal(y - mean, noise) - 0.5 * variance / noise
 
-    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    @torch.no_grad()
+    def site_derivatives(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        noise = self._noise_of(outputs, mean)
+        by_mean = (y - mean) / noise
+        return by_mean, (-0.5 / noise).expand_as(by_mean)
+
+    def predictive_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         return _log_normal(y - mean, variance + self._noise_of(outputs, mean))
 
-    def predictive_moments(self, mean: Tensor, variance: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def predictive_moments(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         return mean, variance + self._noise_of(outputs, mean)
 
-    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def predictive_cdf(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         return torch.special.ndtr((y - mean) / (variance + self._noise_of(outputs, mean)).sqrt())
+
+    @torch.no_grad()
+    def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        f = self.constant_level(y, outputs) if f is None else f
+        self.noise = mean_by_output((y - f).square(), outputs, self.raw_noise.numel())
 
 
 def _log_normal(residual: Tensor, variance: Tensor) -> Tensor:

@@ -13,23 +13,29 @@ class Noiseless(Likelihood):
 
     is_affine = True
 
-    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return torch.where(f == y, torch.inf, -torch.inf)
 
-    def conditional_moments(self, f: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def conditional_moments(self, f: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return f, torch.zeros_like(f)
 
-    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return (f <= y).to(f.dtype)
 
-    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
         return f
 
-    def predictive_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def predictive_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         return torch.distributions.Normal(mean, variance.sqrt()).log_prob(y)
 
-    def predictive_moments(self, mean: Tensor, variance: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def predictive_moments(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         return mean, variance
 
-    def predictive_cdf(self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor) -> Tensor:
+    def predictive_cdf(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         return torch.special.ndtr((y - mean) / variance.sqrt())

@@ -1,12 +1,25 @@
-"""Likelihoods by name, and the noise of the Gaussian."""
+"""Likelihoods by name and by data, and the noise of the Gaussian."""
 
+import gpytorch
+import numpy as np
 import pytest
 import torch
 
-from manygp.errors import SettingError
-from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.errors import DataError, SettingError
+from manygp.likelihoods import (
+    LIKELIHOODS,
+    Bernoulli,
+    Gaussian,
+    Given,
+    NegativeBinomial,
+    choose_likelihood,
+    make_likelihood,
+)
 
+from ...laws import worlds
 from ...tolerances import assert_close
+
+# -- by name -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -14,9 +27,79 @@ def test_likelihoods_by_name(name):
     assert type(make_likelihood(name, 3)) is LIKELIHOODS[name]
 
 
+def test_options_of_named_likelihoods():
+    likelihood = make_likelihood("zinb", 3, link="softplus", michaelis_constant=0.2, learn_michaelis_constant=False)
+    assert [name for name, _ in likelihood.named_parameters()] == ["log_dispersion"]
+    assert_close(likelihood.michaelis_constant, [0.2])
+    assert not make_likelihood("gaussian", 3, per_output=True).is_shared
+
+
 def test_unknown_likelihoods_are_refused_with_a_list_of_known_ones():
     with pytest.raises(SettingError, match="likelihood='poison' is unknown: use one of gaussian"):
         make_likelihood("poison", 3)
+
+
+def test_unknown_options_are_refused_with_a_list_of_known_ones():
+    with pytest.raises(SettingError, match="'poisson' has no option 'dispersion': it knows link, scale"):
+        make_likelihood("poisson", 3, dispersion=0.1)
+    with pytest.raises(SettingError, match="'bernoulli' has no option 'noise': it knows none"):
+        make_likelihood("bernoulli", 3, noise=0.1)
+
+
+# -- as given ----------------------------------------------------------------------------------------------------------
+
+
+def test_given_likelihoods_are_copied():
+    original = NegativeBinomial(3, dispersion=0.7)
+    copied = make_likelihood(original, 3)
+    assert copied is not original
+    assert torch.equal(copied.log_dispersion, original.log_dispersion)
+    assert type(make_likelihood(gpytorch.likelihoods.LaplaceLikelihood(), 3)) is Given
+
+
+def test_given_likelihoods_must_fit():
+    with pytest.raises(SettingError, match="made for 4 outputs, but there are 3"):
+        make_likelihood(NegativeBinomial(4), 3)
+    with pytest.raises(SettingError, match=r"Options \(link\) are for named likelihoods"):
+        make_likelihood(NegativeBinomial(3), 3, link="exp")
+
+
+# -- by data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expected", "values"),
+    {
+        "gaussian": lambda rng: rng.standard_normal(1000),
+        "bernoulli": lambda rng: rng.uniform(size=1000) < 0.1,
+        "poisson": lambda rng: rng.poisson(3.0, size=1000),
+        "negative-binomial": lambda rng: rng.negative_binomial(2, 0.2, size=(500, 4)),
+        "zinb": lambda rng: rng.negative_binomial(0.3, 0.2, size=1000),
+    }.items(),
+)
+def test_a_look_at_the_data(rng, expected, values):
+    assert choose_likelihood(values(rng)) == expected
+
+
+@pytest.mark.parametrize(
+    "values", [[1013.0, 1008.0, 1001.0, 998.0], [-1.0, 0.0, 5.0], [0.0, 0.0, 0.5, 9.0], [7.0, 7.0, 7.0]]
+)
+def test_integers_need_not_be_counts(values):
+    assert choose_likelihood(np.array(values)) == "gaussian"
+
+
+def test_missing_values_do_not_count():
+    assert choose_likelihood(np.array([np.nan, 0.0, 1.0, np.nan])) == "bernoulli"
+    with pytest.raises(DataError, match="no observed values to choose a likelihood by: name one"):
+        choose_likelihood(np.array([np.nan]))
+
+
+def test_labels_other_than_0_and_1_are_refused():
+    with pytest.raises(DataError, match="Y holds 2, but Bernoulli observations are 0 or 1"):
+        Bernoulli().check(np.array([0, 1, 2]))
+
+
+# -- Gaussian noise ----------------------------------------------------------------------------------------------------
 
 
 def test_one_noise_for_all_or_one_for_each():
@@ -45,3 +128,37 @@ def test_a_noise_that_is_set_is_a_start_not_a_constant():
     assert likelihood.raw_noise.requires_grad
     (slope,) = torch.autograd.grad(likelihood.noise.sum(), likelihood.raw_noise)
     assert float(slope) > 0
+
+
+def test_the_noise_starts_at_the_residuals():
+    outputs = torch.arange(2).repeat(20_000)
+    f = torch.linspace(0, 5, len(outputs), dtype=torch.float64)
+    y = Gaussian(2, per_output=True)
+    y.noise = torch.tensor([0.1, 0.6], dtype=torch.float64)
+    y = y.sample(f, outputs, worlds.generator()).detach()
+    own, shared, flat = (Gaussian(2, per_output=own).requires_grad_(False) for own in (True, False, False))
+    own.start_from(y, outputs, f)
+    shared.start_from(y, outputs, f)
+    flat.start_from(y, outputs)
+    assert (own.noise / torch.tensor([0.1, 0.6]) - 1.0).abs().max() < 0.05
+    assert abs(float(shared.noise) - 0.35) < 0.02
+    assert abs(float(flat.noise) - 0.35 - float(f.var())) < 0.1
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_rows_learn_with_sparse_gradients(name):
+    """A step of a sparse optimiser moves the outputs of the cells and no others."""
+    options = {"per_output": True} if name in ("gaussian", "student-t") else {}
+    likelihood = make_likelihood(name, 5, **options)
+    likelihood.sparse_rows = True
+    rows = list(likelihood.row_parameters())
+    assert len(rows) == (name in ("gaussian", "student-t", "negative-binomial", "zinb"))
+    if not rows:
+        return
+    before = [row.detach().clone() for row in rows]
+    y, outputs = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64), torch.tensor([1, 3, 3])
+    mean = torch.zeros(3, dtype=torch.float64)
+    (-likelihood.expected_log_prob(mean, mean + 0.2, y, outputs).sum()).backward()
+    torch.optim.SparseAdam(rows, lr=0.1).step()
+    for row, old in zip(rows, before, strict=True):
+        assert (row != old).tolist() == [False, True, False, True, False]

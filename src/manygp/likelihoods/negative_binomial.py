@@ -1,0 +1,171 @@
+"""Negative binomial counts: a Poisson whose mean varies by a gamma factor."""
+
+import math
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor, nn
+
+from manygp.likelihoods.counts import CountLikelihood, gamma_sample, poisson_sample
+from manygp.likelihoods.links import bounded_exp, softplus
+
+__all__ = [
+    "NegativeBinomial",
+    "log_size",
+    "negative_binomial_cdf",
+    "negative_binomial_constant",
+    "negative_binomial_kernel",
+    "negative_binomial_sample",
+    "negative_binomial_slopes",
+]
+
+# A dispersion below 1e-8 is a Poisson to all digits that count, and 1/α stays a number one can calculate with.
+_LOG_MIN_DISPERSION = math.log(1e-8)
+# From here on Stirling's series with three terms is exact in float64.
+_STIRLING_FROM = 32.0
+# Up to this count adding up masses is faster than the incomplete beta function.
+_MAX_SUMMED = 64
+
+
+def log_size(log_dispersion: Tensor) -> Tensor:
+    """ρ = log r of the size r = 1/α, with α held above 1e-8 smoothly."""
+    return -torch.logaddexp(log_dispersion, torch.full_like(log_dispersion, _LOG_MIN_DISPERSION))
+
+
+def negative_binomial_kernel(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+    """log p(y | m = exp η, r = exp ρ) without what does not depend on η."""
+    # y η − (y + r) log(1 + m/r)
+    return y * η - (y + ρ.exp()) * softplus(η - ρ)
+
+
+def negative_binomial_slopes(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second derivative of the kernel by η."""
+    # y − (y + r) q and −(y + r) q (1 − q) with q = m / (r + m)
+    q = torch.sigmoid(η - ρ)
+    total = (y + ρ.exp()) * q
+    return y - total, total * (q - 1.0)
+
+
+def negative_binomial_constant(y: Tensor, ρ: Tensor) -> Tensor:
+    """log Γ(y + r) − log Γ(r) − y log r − log y!, where differences of large numbers would cancel too."""
+    dtype, y, ρ = ρ.dtype, y.double(), ρ.double()
+    r = ρ.exp()
+    small, large = r.clamp(max=_STIRLING_FROM), r.clamp(min=_STIRLING_FROM)
+    plain = torch.lgamma(y + small) - torch.lgamma(small) - y * small.log()
+    # log Γ(z) = (z − ½) log z − z + S(z) + const
+    stirling = (y + large - 0.5) * torch.log1p(y / large) - y + _stirling_rest(y + large) - _stirling_rest(large)
+    return (torch.where(r < _STIRLING_FROM, plain, stirling) - torch.lgamma(y + 1.0)).to(dtype)
+
+
+def _stirling_rest(z: Tensor) -> Tensor:
+    # S(z) = 1/12z − 1/360z³ + 1/1260z⁵
+    inverse = 1.0 / z
+    square = inverse.square()
+    return inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square / 1260.0))
+
+
+@torch.no_grad()
+def negative_binomial_cdf(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+    """P(Y ≤ y | m = exp η, r = exp ρ), without gradients."""
+    η, y, ρ = torch.broadcast_tensors(η, y.floor(), ρ)
+    few = y <= _MAX_SUMMED
+    total = _sum_of_masses(η, y.clamp(max=_MAX_SUMMED), ρ)
+    if not few.all():
+        total = total.masked_scatter(~few, _incomplete_beta(η[~few], y[~few], ρ[~few]))
+    return torch.where(y < 0.0, 0.0, total.clamp(max=1.0))
+
+
+def _sum_of_masses(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+    """Σ_{k ≤ y} p(k), each mass from the one before."""
+    r, q = ρ.exp(), torch.sigmoid(η - ρ)
+    # p(0) = (1 + m/r)^(−r),  p(k + 1) = p(k) q (k + r) / (k + 1),  q = m / (r + m)
+    mass = torch.exp(-r * softplus(η - ρ))
+    total = mass.clone()
+    for k in range(int(y.max()) if y.numel() else 0):
+        mass = mass * (q * ((k + r) / (k + 1)))
+        total += mass * (y > k)
+    return total
+
+
+def _incomplete_beta(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+    """The same for large y by scipy, since torch has no incomplete beta function."""
+    z, r, k = ((part.double().cpu().numpy()) for part in (η - ρ, ρ.exp(), y))
+    q, p = special.expit(z), special.expit(-z)
+    # P(Y ≤ k) = I_p(r, k + 1) = 1 − I_q(k + 1, r), from the smaller of p = 1 − q and q, which has all its digits
+    values = np.where(q < 0.5, special.betaincc(k + 1.0, r, q), special.betainc(r, k + 1.0, p))
+    return torch.as_tensor(values).to(η)
+
+
+def negative_binomial_sample(η: Tensor, ρ: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws: a Poisson whose mean is a gamma draw of mean m and shape r."""
+    r = ρ.exp().expand(η.shape).contiguous()
+    return poisson_sample(bounded_exp(η) * gamma_sample(r, generator) / r, generator)
+
+
+class NegativeBinomial(CountLikelihood):
+    """y ~ NB(m, α), log m = h(f) + log(scale · exposure): counts of mean m and variance m + α m².
+
+    Parameters
+    ----------
+    num_outputs
+        Number of outputs.
+    dispersion
+        Initial dispersion α.
+    per_output
+        Whether every output has a dispersion of its own.
+    learn_dispersion
+        Whether the dispersion is learned or stays where it is put.
+    link
+        "exp" or "softplus".
+    scale
+        Constant factor of the mean.
+    """
+
+    log_dispersion: Tensor
+
+    def __init__(
+        self,
+        num_outputs: int = 1,
+        dispersion: float = 0.1,
+        per_output: bool = True,
+        learn_dispersion: bool = True,
+        link: str = "exp",
+        scale: float = 1.0,
+    ):
+        super().__init__(link, scale)
+        self.hold_log("log_dispersion", dispersion, num_outputs if per_output else 1, learn_dispersion)
+
+    @property
+    def dispersion(self) -> Tensor:
+        """α, shape (1,) or (p,)."""
+        return torch.exp(-log_size(self.log_dispersion))
+
+    def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        return (log_size(self.pick(self.log_dispersion, outputs)).to(like.dtype),)
+
+    def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
+        return negative_binomial_kernel(η, y, *parameters)
+
+    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        return negative_binomial_slopes(η, y, *parameters)
+
+    def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
+        return negative_binomial_constant(y, *parameters)
+
+    def dispersion_of(self, outputs: Tensor, like: Tensor) -> Tensor:
+        return torch.exp(-self.cell_parameters(outputs, like)[0])
+
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
+        return negative_binomial_cdf(self.log_mean(f, exposure), y, *self.cell_parameters(outputs, f))
+
+    @torch.no_grad()
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
+        (ρ,) = self.cell_parameters(outputs, f)
+        return negative_binomial_sample(self.log_mean(f, exposure), ρ, generator)
+
+    @torch.no_grad()
+    def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        if isinstance(self.log_dispersion, nn.Parameter):
+            size = self.log_dispersion.numel()
+            self.log_dispersion.copy_(self.moment_dispersion(y, outputs, size, f, exposure).log())
