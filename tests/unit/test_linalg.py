@@ -11,6 +11,7 @@ from manygp.linalg import (
     gram,
     lower_product,
     projected,
+    quadratic,
     safe_cholesky,
     symmetrize,
     triangular_gram,
@@ -108,6 +109,7 @@ def test_blocked_products_equal_plain_ones(m: int) -> None:
     assert_close(triangular_gram(L), L.T @ L)
     assert_close(triangular_inverse(L) @ L, torch.eye(m, dtype=torch.float64))
     assert_close(projected(A, L), A @ L.T)
+    assert_close(quadratic(A, S), ((A @ S) * A).sum(-1))
     assert_close(whitened(L, S), L @ S @ L.T)
     assert_close(unwhitened(L, S), L.T @ S @ L)
     assert_close(lower_product(B, S), (B @ S).tril())

@@ -21,6 +21,8 @@ from manygp.variational.posterior import Posterior, PosteriorMoments
 
 __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 
+# Smallest variance of f that rounding may leave.
+MIN_VARIANCE = 1e-8
 # Largest rounding error of the precision that is left as it is.
 _MAX_ROUNDING = 1e-4
 
@@ -98,7 +100,9 @@ class SiteEvidence(Evidence):
     def marginals(self, q: PosteriorMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """μᵢ = kᵢᵀ L⁻ᵀ m and vᵢ = kᵢᵢ − kᵢᵀ C kᵢ with C = L⁻ᵀ (I − S) L⁻¹."""
         alpha, C = projection_matrices(self.Linv, q)
-        return conditional_moments(self.K, self.diagonal, alpha, C)
+        # In the dtype of C, which may be ill-conditioned.
+        K = self.K.to(C.dtype)
+        return K @ alpha, (self.diagonal.to(C.dtype) - quadratic_form(K, C)).clamp(min=MIN_VARIANCE)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         mean, variance = self.marginals(q)
@@ -126,15 +130,6 @@ def projection_matrices(Linv: Float[Tensor, "m m"], q: PosteriorMoments) -> tupl
     """α = L⁻ᵀ m and C = L⁻ᵀ (I − S) L⁻¹, all that a marginal of f needs of q(v)."""
     eye = torch.eye(Linv.shape[-1], dtype=Linv.dtype, device=Linv.device)
     return Linv.T @ q.mean, Linv.T @ (eye - q.covariance) @ Linv
-
-
-def conditional_moments(
-    K: Float[Tensor, "b m"], diagonal: Float[Tensor, " b"], alpha: Float[Tensor, " m"], C: Float[Tensor, "m m"]
-) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Mean and variance of f at cells with cross-covariances K, in the dtype of C, which may be ill-conditioned."""
-    K = K.to(C.dtype)
-    variance = diagonal.to(C.dtype) - quadratic_form(K, C)
-    return K @ alpha, variance.clamp(min=1e-8)
 
 
 def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Tensor, " b"]:

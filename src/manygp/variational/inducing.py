@@ -2,23 +2,27 @@
 
 from dataclasses import dataclass
 
+import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import quadratic, safe_cholesky, triangular_inverse
 from manygp.variational.evidence import (
+    MIN_VARIANCE,
     Evidence,
     GaussianEvidence,
     SiteEvidence,
-    conditional_moments,
     projection_matrices,
 )
 from manygp.variational.posterior import NaturalPosterior, Posterior
 
 __all__ = ["Conditional", "InducingGP"]
+
+# Covariances of predictions are computed in chunks of rows that stay in the cache.
+_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 
 
 class InducingGP(nn.Module):
@@ -79,5 +83,12 @@ class Conditional:
     C: Float[Tensor, "m m"]
 
     def __call__(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype))
-        return conditional_moments(K, kernel_diagonal(self.kernel, e), self.alpha, self.C)
+        """Means and variances; not for gradients."""
+        mean, variance = self.alpha.new_empty(len(e)), self.alpha.new_empty(len(e))
+        Z, size = self.Z.to(e.dtype), max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(self.Z))
+        for begin in range(0, len(e), size):
+            rows = slice(begin, begin + size)
+            K = cross_covariance(self.kernel, e[rows], Z).to(self.C.dtype)
+            torch.mv(K, self.alpha, out=mean[rows])
+            variance[rows] = kernel_diagonal(self.kernel, e[rows]) - quadratic(K, self.C)
+        return mean, variance.clamp_(min=MIN_VARIANCE)
