@@ -138,7 +138,7 @@ class Likelihood(nn.Module):
         DataError
             If one is outside the support.
         """
-        values = torch.as_tensor(y)
+        values = torch.as_tensor(y).double()
         wrong = values[~self.in_support(values) & ~values.isnan()]
         if len(wrong):
             raise DataError(
