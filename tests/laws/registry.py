@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
-from manygp.estimators import TLVMOGP, Estimator
+from manygp.estimators import TLVMOGP, Estimator, IndGP
 from manygp.kernels import make_kernel
 from manygp.likelihoods import (
     Bernoulli,
@@ -107,11 +107,12 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 # -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
 
-AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_QuadraticForm")
+AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_QuadraticForm", "_LogEvidence")
 
 # -- estimators: a class and settings under which it fits a small table in a moment ------------------------------------
 
-_TINY: dict[str, Any] = {"latent_dim": 2, "num_inducing": 10, "epochs": 3, "device": "cpu", "progress": False}
+_QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
+_TINY: dict[str, Any] = {"latent_dim": 2, "num_inducing": 10, "epochs": 3, **_QUIET}
 ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
     "tlvmogp": (TLVMOGP, _TINY | {"standardize": "output", "num_samples": 5}),
     "tlvmogp, paper preset": (TLVMOGP, _TINY | {"preset": "paper"}),
@@ -123,4 +124,8 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
         TLVMOGP,
         _TINY | {"standardize": False, "latent_posterior": "point", "embedding": "identity", "num_samples": 1},
     ),
+    "ind-gp": (IndGP, _QUIET),
+    "ind-gp, shared kernel": (IndGP, {"share_kernel": True, "kernel": "matern52", "standardize": "output", **_QUIET}),
+    "ind-gp, sparse": (IndGP, {"num_inducing": 8, "epochs": 3, **_QUIET}),
+    "ind-gp, paper preset": (IndGP, {"preset": "paper", "epochs": 20, **_QUIET}),
 }

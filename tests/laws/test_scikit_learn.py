@@ -12,14 +12,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from manygp import TLVMOGP
+from manygp import TLVMOGP, IndGP
 
 from .conftest import fresh, observations
 from .registry import ESTIMATORS
 
 # Every check applies: missing targets are allowed but not asked for, and all the rest is as scikit-learn expects.
 # Only the number of inducing points must be left to the model, because a fixed one is refused on a single sample.
-CHECKED = [TLVMOGP(latent_dim=2, epochs=3, standardize="output", device="cpu", progress=False)]
+CHECKED = [
+    TLVMOGP(latent_dim=2, epochs=3, standardize="output", device="cpu", progress=False),
+    IndGP(device="cpu", progress=False),
+]
 
 
 @parametrize_with_checks(CHECKED)

@@ -9,12 +9,13 @@ import gpytorch
 from torch import nn
 
 from manygp.estimators.estimator import Estimator
+from manygp.estimators.indgp import IndGP
 from manygp.estimators.persistence import load_estimator
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["ESTIMATORS", "TLVMOGP", "Estimator", "load"]
+__all__ = ["ESTIMATORS", "TLVMOGP", "Estimator", "IndGP", "load"]
 
-ESTIMATORS: dict[str, type[Estimator]] = {"tlvmogp": TLVMOGP}
+ESTIMATORS: dict[str, type[Estimator]] = {"tlvmogp": TLVMOGP, "ind-gp": IndGP}
 
 
 def load(path: str | Path, **modules: nn.Module | gpytorch.kernels.Kernel) -> Estimator:

@@ -7,21 +7,37 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 from manygp.variational.bound import CellBatch, ElboTerms
 from manygp.variational.evidence import Evidence, GaussianEvidence, SiteEvidence
 from manygp.variational.inducing import Conditional, InducingGP
+from manygp.variational.inducing_batch import (
+    BatchMoments,
+    CholeskyPosteriorBatch,
+    ConditionalBatch,
+    InducingBatch,
+    NaturalPosteriorBatch,
+    Projection,
+)
+from manygp.variational.kernel_batch import KernelBatch
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 
 __all__ = [
     "LATENT_POSTERIORS",
+    "BatchMoments",
     "CellBatch",
     "CholeskyPosterior",
+    "CholeskyPosteriorBatch",
     "Conditional",
+    "ConditionalBatch",
     "ElboTerms",
     "Evidence",
     "GaussianEvidence",
+    "InducingBatch",
     "InducingGP",
+    "KernelBatch",
     "Latents",
     "NaturalPosterior",
+    "NaturalPosteriorBatch",
     "Posterior",
     "PosteriorMoments",
+    "Projection",
     "SiteEvidence",
 ]

@@ -1,0 +1,304 @@
+"""The Ind-GP estimator."""
+
+import logging
+import time
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data.table import FloatArray
+from manygp.errors import SettingError
+from manygp.estimators.settings import check_choice, check_size, resolve_device, resolve_dtype, resolve_seed
+from manygp.estimators.trained import TrainedEstimator
+from manygp.kernels import KERNELS
+from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.models import evidence_lengthscales
+from manygp.models.exact import Columns, ExactBatch, stack_columns
+from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling, climb_evidence, maximise_evidence
+from manygp.models.inducing import sample_cells
+from manygp.models.processes import choose_num_points, start_processes
+from manygp.training import EpochRecord, History
+from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+
+__all__ = ["IndGP"]
+
+logger = logging.getLogger("manygp")
+
+# Exact up to so many cells of an output, and so many numbers of all factorisations together.
+_MAX_CELLS, _MAX_NUMBERS = 1500, 50_000_000
+# Numbers of all q(u) together that an automatic number of inducing points allows.
+_MAX_POSTERIOR_NUMBERS = 20_000_000
+_PAPER_NUM_INDUCING, _PAPER_NOISE_STD = 200, 0.1
+
+
+class IndGP(TrainedEstimator):
+    """Independent GPs, one for each output: what there is to gain from the other outputs is left out.
+
+    Outputs with few cells are exact GPs, fitted all at once by maximum evidence; otherwise every output is a sparse
+    variational GP. See `docs/models/indgp.md`.
+
+    Parameters
+    ----------
+    num_inducing
+        Inducing points of each output; None for exact GPs; "auto" is exact where that is affordable.
+    kernel
+        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs.
+    share_kernel
+        Whether all outputs have the same kernel and noise; otherwise each has its own.
+    likelihood
+        "gaussian", or any other name or likelihood, which is always sparse.
+    epochs, batch_inputs, batch_outputs, learning_rate, dtype, freeze_likelihood, max_grad_norm
+        Of the training of sparse GPs, see `TLVMOGP`; exact GPs take `epochs` and `learning_rate` in preset "paper".
+    standardize
+        True scales inputs, and outputs one by one or all alike, whichever predicts held-out cells better ("paper": raw
+        inputs, one scale for all outputs). "output" and "global" name a choice; False leaves everything raw.
+    preset
+        "fast" searches the maximum of the evidence from several starts; "paper" follows the published procedure: Adam
+        from a fixed start.
+    device, random_state, progress
+        See `TLVMOGP`.
+
+    Attributes
+    ----------
+    lengthscale_, outputscale_, noise_ : arrays
+        Parameters of named kernels and of Gaussian noise in scaled units, one row for each output.
+    history_ : `History`
+    model_, scaling_ : the trained module, and the map between its units and the user's
+
+    Examples
+    --------
+    >>> import numpy as np, manygp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> Y = np.sin(6 * X + np.linspace(0, 1, 5))
+    >>> model = manygp.IndGP().fit(X, Y)
+    >>> model.predict(X).shape
+    (40, 5)
+    """
+
+    # One component says it all: there are no latent vectors to draw.
+    num_samples = 1
+
+    def __init__(
+        self,
+        num_inducing: int | str | None = "auto",
+        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        share_kernel: bool = False,
+        likelihood: str | nn.Module = "gaussian",
+        epochs: int | str = "auto",
+        batch_inputs: int | str | None = "auto",
+        batch_outputs: int | str | None = "auto",
+        learning_rate: float | str = "auto",
+        standardize: bool | str = True,
+        preset: str = "fast",
+        dtype: str = "float64",
+        device: str = "auto",
+        random_state: Any = 0,
+        progress: bool | str = "auto",
+        freeze_likelihood: float | str = "auto",
+        max_grad_norm: float | None = None,
+    ):
+        self.num_inducing = num_inducing
+        self.kernel = kernel
+        self.share_kernel = share_kernel
+        self.likelihood = likelihood
+        self.epochs = epochs
+        self.batch_inputs = batch_inputs
+        self.batch_outputs = batch_outputs
+        self.learning_rate = learning_rate
+        self.standardize = standardize
+        self.preset = preset
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.freeze_likelihood = freeze_likelihood
+        self.max_grad_norm = max_grad_norm
+
+    model_: ExactBatch | SparseIndependentModel
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
+
+    @property
+    def is_exact_(self) -> bool:
+        """Whether the outputs are exact GPs."""
+        self._check_fitted()
+        return isinstance(self.model_, ExactBatch)
+
+    @property
+    def lengthscale_(self) -> FloatArray:
+        """Lengthscales of the inputs in scaled units, shape (p, d), or (1, d) for a shared kernel."""
+        units = 1.0 if isinstance(self.model_, ExactBatch) else self.model_.processes.units
+        return self._numbers(self._scales()[0] * units)
+
+    @property
+    def outputscale_(self) -> FloatArray:
+        """Prior variances of the functions in scaled units, shape (p,), or (1,) for a shared kernel."""
+        return self._numbers(self._scales()[1])
+
+    @property
+    def noise_(self) -> FloatArray:
+        """Noise variances in scaled units, shape (p,), or (1,) for a shared kernel."""
+        self._check_fitted()
+        if not isinstance(self.model_.likelihood, Gaussian):
+            raise SettingError(f"likelihood={self.likelihood!r} has no noise variance: only 'gaussian' has one.")
+        return self._numbers(self.model_.likelihood.noise)
+
+    def _scales(self) -> tuple[Tensor, Tensor]:
+        self._check_fitted()
+        kernels = self.model_.kernels if isinstance(self.model_, ExactBatch) else self.model_.processes.kernels
+        if not kernels.is_fused:
+            raise SettingError("A kernel of your own keeps its parameters itself: look at model_.kernels.kernel.")
+        return kernels.scales(kernels.rows())
+
+    @staticmethod
+    def _numbers(values: Tensor) -> FloatArray:
+        return values.detach().cpu().numpy()
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_size("num_inducing", self.num_inducing, automatic=("auto", None))
+        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
+            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        check_choice("share_kernel", self.share_kernel, (True, False))
+        if not isinstance(self.likelihood, nn.Module):
+            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_choice("standardize", self.standardize, (True, False, "output", "global"))
+        if self.num_inducing is None and self.likelihood != "gaussian":
+            raise SettingError(
+                f"num_inducing=None asks for exact GPs, which need likelihood='gaussian', not {self.likelihood!r}: "
+                "use a number or 'auto'."
+            )
+
+    def _fit_table(self, table: Table) -> None:
+        self._check_settings()
+        if isinstance(table, Cells):
+            table = table.compact()
+        if not self._is_affordable(table):
+            super()._fit_table(table)
+            return
+        resolve_dtype(self.dtype)
+        seed, device, started = resolve_seed(self.random_state), resolve_device(self.device), time.perf_counter()
+        rng = np.random.default_rng(seed)
+        scaling = self._scaling(table, rng)
+        columns = stack_columns(table, scaling)
+        model = self._exact_model(columns).to(device)
+        if self.preset == "paper":
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
+            evidence = climb_evidence(model, *self._adam())
+        else:
+            evidence = maximise_evidence(model, evidence_lengthscales(table, scaling, rng))
+        total = float(evidence.sum())
+        record = EpochRecord(1, total, total, 0.0, 0.0, 0.0, 0.0, time.perf_counter() - started)
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, History([record], "converged"), seed
+
+    def _adam(self) -> tuple[int, float]:
+        epochs: Any = self._paper_epochs if self.epochs == "auto" else self.epochs
+        rate: Any = self._paper_learning_rate if self.learning_rate == "auto" else self.learning_rate
+        return epochs, rate
+
+    def _is_affordable(self, table: Table) -> bool:
+        """Whether the outputs are to be exact GPs."""
+        if self.num_inducing != "auto" or self.likelihood != "gaussian":
+            return self.num_inducing is None
+        counts = table.count_per_output().astype(float)
+        # With a shared kernel, outputs with all their cells need one factorisation in all.
+        is_one = self.share_kernel and isinstance(table, Grid) and table.num_observed == table.Y.size
+        numbers = counts.max() ** 2 * (1 if is_one else len(counts))
+        return counts.max() <= _MAX_CELLS and numbers <= _MAX_NUMBERS
+
+    def _scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
+        paper = self.preset == "paper"
+        is_affine = self._make_likelihood(table.num_outputs).is_affine
+        if self.standardize is True and is_affine and not paper:
+            return choose_prior_scaling(table, rng)
+        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
+        inputs = not paper and self.standardize is not False
+        return Scaling.fit(table, inputs=inputs, outputs=outputs if is_affine else "none")
+
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+        """Sparse GPs at their start."""
+        scaling, paper = self._scaling(table, rng), self.preset == "paper"
+        found = None if paper else evidence_lengthscales(table, scaling, rng)
+        m: Any = self.num_inducing
+        if m == "auto" and found is not None:
+            m = choose_num_points(table, scaling, found)
+            m = max(1, min(m, int((_MAX_POSTERIOR_NUMBERS / table.num_outputs) ** 0.5)))
+        elif m == "auto":
+            m = min(_PAPER_NUM_INDUCING, table.num_inputs)
+        if m > table.num_inputs:
+            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None.")
+        model = self._restore(
+            {
+                "num_features": table.num_features,
+                "num_outputs": table.num_outputs,
+                "num_inducing": int(m),
+                "num_cells": None,
+            }
+        )
+        assert isinstance(model, SparseIndependentModel)
+        if found is None:
+            nn.init.normal_(model.processes.Z)
+        else:
+            start_processes(model.processes, table, scaling, found, rng)
+        self._start_likelihood(model, table, scaling, None if found is None else found.noise, rng)
+        return model, scaling
+
+    def _start_likelihood(
+        self,
+        model: SparseIndependentModel,
+        table: Table,
+        scaling: Scaling,
+        noise: float | None,
+        rng: np.random.Generator,
+    ) -> None:
+        if isinstance(model.likelihood, Gaussian):
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2 if noise is None else noise)
+            return
+        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
+        model.likelihood.start_from(y, output)
+        if model.bias is not None:
+            model.bias.data.copy_(model.likelihood.level(y, output, table.num_outputs).unsqueeze(-1))
+
+    def _make_likelihood(self, num_outputs: int) -> Any:
+        if self.likelihood == "gaussian":
+            return make_likelihood("gaussian", num_outputs, per_output=not self.share_kernel)
+        return make_likelihood(self.likelihood, num_outputs)
+
+    def _exact_model(self, columns: Columns) -> ExactBatch:
+        p, d = len(columns.y), columns.x.shape[1]
+        kernels = KernelBatch(self.kernel, d, 1 if self.share_kernel else p, log_parameters=self.preset != "paper")
+        return ExactBatch(kernels, self._make_likelihood(p), columns)
+
+    def _restore(self, sizes: dict[str, Any]) -> ExactBatch | SparseIndependentModel:
+        d, p, m, fast = sizes["num_features"], sizes["num_outputs"], sizes["num_inducing"], self.preset != "paper"
+        if m is None:
+            n, inputs = sizes["num_cells"], sizes["num_inputs"]
+            empty = torch.zeros(p, n, dtype=torch.int64)
+            columns = Columns(
+                torch.zeros(inputs, d, dtype=torch.float64), empty, empty.bool(), empty.double(), torch.arange(p)
+            )
+            return self._exact_model(columns)
+        size = 1 if self.share_kernel else p
+        kernels = KernelBatch(self.kernel, d, size, log_parameters=fast)
+        posterior = NaturalPosteriorBatch(p, m) if fast else CholeskyPosteriorBatch(p, m)
+        processes = InducingBatch(kernels, torch.zeros(size, m, d), posterior, sparse=fast)
+        likelihood = self._make_likelihood(p)
+        likelihood.sparse_rows = fast
+        bias = None if likelihood.is_affine else torch.zeros(p, 1)
+        return SparseIndependentModel(processes, likelihood, bias)
+
+    def _sizes(self) -> dict[str, Any]:
+        sizes: dict[str, Any] = {"num_features": self.n_features_in_, "num_outputs": self.n_outputs_}
+        if isinstance(self.model_, ExactBatch):
+            return sizes | {
+                "num_inducing": None,
+                "num_cells": self.model_.y.shape[1],
+                "num_inputs": self.model_.x.shape[0],
+            }
+        return sizes | {"num_inducing": self.model_.processes.num_inducing, "num_cells": None}

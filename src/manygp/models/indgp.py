@@ -1,0 +1,234 @@
+"""Ind-GP: a Gaussian process of its own for every output, exact or sparse."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.data import Grid, OutputScale, Scaling, Table
+from manygp.data.splits import pattern_split
+from manygp.errors import DataError
+from manygp.likelihoods import Likelihood
+from manygp.models.evidence import Lengthscales
+from manygp.models.exact import ExactBatch
+from manygp.models.layout import Padding, pad_groups
+from manygp.models.minimise import minimise_each
+from manygp.variational import (
+    BatchMoments,
+    CellBatch,
+    ConditionalBatch,
+    ElboTerms,
+    InducingBatch,
+    NaturalPosteriorBatch,
+    Projection,
+)
+
+__all__ = [
+    "IndependentPredictor",
+    "SparseIndependentModel",
+    "choose_prior_scaling",
+    "climb_evidence",
+    "maximise_evidence",
+]
+
+# Where the search for an output's parameters may begin, in multiples of those of all outputs together.
+_LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
+# Standard deviations of log parameters around those of all outputs together: an output with few cells says little.
+_SPREAD = 0.5
+_MIN_NOISE = 1e-4
+_SPLIT_CELLS = 10_000
+
+
+class SparseIndependentModel(nn.Module):
+    """Independent sparse GPs, one for each output.
+
+    Generative model: f_p = b_p + g_p with g_p ~ GP(0, k_p), y_np ~ p(y | f_p(x_n)); b_p is zero where outputs can be
+    centred, and learned otherwise.
+
+    Approximation: q(g_p, u_p) = p(g_p | u_p) q(u_p), u_p = g_p(Z_p).
+
+    Bound: Σ_np E_q[log p(y_np | f_p)] − Σ_p KL[q(u_p) ‖ p(u_p)].
+
+    Cost of a step on b cells of p outputs: O(b m² + p m³) time, O(b m + p m²) memory, whatever the size of the table.
+
+    Parameters
+    ----------
+    processes
+        The sparse GPs; with a single kernel, they share it and the inducing points.
+    likelihood
+        p(y | f).
+    bias
+        Constants b_p, shape (p, 1), or None for none.
+    """
+
+    def __init__(self, processes: InducingBatch, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
+        super().__init__()
+        self.processes, self.likelihood = processes, likelihood
+        self.bias = None if bias is None else nn.Parameter(bias.double().clone())
+
+    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
+        """An unbiased estimate of the bound from a batch."""
+        return self._terms(batch, *self._project(batch))
+
+    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
+        """Take a natural step on the q(u_p) of the batch, then estimate the bound at the new ones."""
+        padding, projection = self._project(batch)
+        self._natural_step(batch, padding, projection, rate)
+        return self._terms(batch, padding, projection)
+
+    def _project(self, batch: CellBatch) -> tuple[Padding, Projection]:
+        padding = pad_groups(batch.column, len(batch.outputs))
+        return padding, self.processes.project(padding.pad(batch.x), batch.outputs)
+
+    def _marginals(
+        self, batch: CellBatch, padding: Padding, projection: Projection, q: BatchMoments
+    ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        mean, variance = projection.marginals(q)
+        mean = padding.take(mean)
+        if self.bias is not None:
+            mean = mean + self._biases(batch.outputs)[batch.column]
+        return mean, padding.take(variance)
+
+    def _biases(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        assert self.bias is not None
+        return nn.functional.embedding(outputs, self.bias, sparse=self.processes.sparse).squeeze(-1)
+
+    @torch.no_grad()
+    def _natural_step(self, batch: CellBatch, padding: Padding, projection: Projection, rate: float) -> None:
+        posterior = self.processes.posterior
+        assert isinstance(posterior, NaturalPosteriorBatch)
+        q = posterior.moments(batch.outputs)
+        mean, variance = self._marginals(batch, padding, projection, q)
+        cells = batch.outputs[batch.column]
+        by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, batch.y.to(mean.dtype), cells)
+        # An output's cells count w / w_p times against its KL divergence.
+        weight = (batch.cell_weight / batch.output_weight).unsqueeze(-1)
+        # Λ̂ = I + w Aᵀ diag(β) A with β = −2 ∂E/∂v, held at zero where the likelihood is not log-concave
+        target = projection.precision(weight * padding.pad((-2.0 * by_variance).clamp(min=0.0)))
+        gradient = projection.pull(weight * padding.pad(by_mean)) - q.mean
+        posterior.shift(rate * posterior.direction(gradient, target, rate, batch.outputs), batch.outputs)
+
+    def _terms(self, batch: CellBatch, padding: Padding, projection: Projection) -> ElboTerms:
+        q = self.processes.posterior.moments(batch.outputs)
+        mean, variance = self._marginals(batch, padding, projection, q)
+        cells = batch.outputs[batch.column]
+        data = self.likelihood.expected_log_prob(mean, variance, batch.y.to(mean.dtype), cells).sum()
+        return ElboTerms(batch.cell_weight * data, (batch.output_weight * q.kl()).sum(), torch.zeros_like(data))
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters with one row per output, of which a step touches only a few."""
+        if self.processes.kernels.size > 1:
+            yield from self.processes.kernels.parameters()
+            yield self.processes.Z
+        if self.bias is not None:
+            yield self.bias
+        yield from self.likelihood.row_parameters()
+
+    @torch.no_grad()
+    def predictor(self, num_samples: int, seed: int) -> "IndependentPredictor":
+        """q(f) of any cells, with all that depends on q(u) alone computed once."""
+        bias = None if self.bias is None else self.bias.detach().squeeze(-1)
+        return IndependentPredictor(self.processes.conditional(), bias)
+
+
+class IndependentPredictor:
+    """Marginals of f at any cells."""
+
+    def __init__(self, conditional: ConditionalBatch, bias: Float[Tensor, " p"] | None):
+        self.conditional, self.bias = conditional, bias
+        self.width = conditional.alpha.shape[1]
+
+    @torch.no_grad()
+    def __call__(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
+        """Means and variances of f at cells (x, outputs)."""
+        distinct, column = outputs.unique(return_inverse=True)
+        padding = pad_groups(column, len(distinct))
+        mean, variance = (padding.take(values) for values in self.conditional(padding.pad(x), distinct))
+        if self.bias is not None:
+            mean = mean + self.bias[outputs]
+        return mean.unsqueeze(0), variance.unsqueeze(0)
+
+
+# -- where they begin --------------------------------------------------------------------------------------------------
+
+
+def choose_prior_scaling(table: Table, rng: np.random.Generator) -> Scaling:
+    """Each output by its own centre and scale, or all by one: whichever predicts held-out cells better by itself.
+
+    Far from an output's cells its GP returns to the centre. That of its own cells is best where gaps are scattered,
+    but not where an output lost a stretch unlike the rest. So cells are held out in the pattern of the gaps, and the
+    larger log density of Gaussian errors whose variance is the same for all cells in scaled units decides.
+    """
+    if not isinstance(table, Grid) or table.num_outputs == 1:
+        return Scaling.fit(table, outputs="output")
+    kinds: tuple[OutputScale, ...] = ("output", "global")
+    losses = np.zeros(len(kinds))
+    try:
+        for _ in range(int(np.clip(_SPLIT_CELLS // table.num_observed, 1, 8))):
+            train, held = pattern_split(table, rng)
+            counts = held.count_per_output()
+            for i, kind in enumerate(kinds):
+                scaling = Scaling.fit(train, outputs=kind)
+                error = (held.power_sums(2, scaling.y_center) / scaling.y_scale**2).sum() / counts.sum()
+                # −log N(e | 0, s²σ²) with σ² the mean of e²/s²: log s + ½ log σ², and a constant
+                losses[i] += counts @ np.log(scaling.y_scale) / counts.sum() + 0.5 * np.log(error + _MIN_NOISE)
+    except DataError:
+        # Too few cells to hold any out.
+        pass
+    return Scaling.fit(table, outputs=kinds[int(losses.argmin())])
+
+
+# -- exact GPs: parameters by evidence ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: int = 100) -> Float[Tensor, " p"]:
+    """Set kernels and noise to the maximum of the evidence, all outputs at once; returns the log evidence of each.
+
+    The search begins at the best of a few places around `found`, which serves all outputs, and the logarithms of an
+    output's own parameters have a normal prior around it, so that few cells do not decide much. A shared kernel has
+    no such prior, and one log evidence, the sum over outputs.
+    """
+    kernels, likelihood = model.kernels, model.likelihood
+    spread = torch.inf if model.is_shared else _SPREAD
+    which = torch.arange(kernels.size, device=model.y.device)
+
+    def start(factor: float, noise: float) -> Tensor:
+        lengthscale = torch.as_tensor(factor * found.lengthscale).to(model.y)
+        kernels.rescale(lengthscale.unsqueeze(0), torch.full((1,), found.signal).to(model.y))
+        likelihood.noise = torch.tensor(noise)
+        return model.parameter_rows()
+
+    center = start(1.0, max(found.noise, _MIN_NOISE))
+
+    def loss(rows: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = model.value_and_gradient(rows, which)
+        pull = (rows - center[which]) / spread
+        return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
+
+    best, best_value = center, loss(center, which)[0]
+    for factor in _LENGTHSCALE_FACTORS:
+        for noise in _NOISES:
+            rows = start(factor, noise)
+            value = loss(rows, which)[0]
+            better = value < best_value
+            best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
+    model.set_parameter_rows(minimise_each(loss, best, max_evaluations).x)
+    return model.log_evidence(model.parameter_rows(), which)
+
+
+@torch.no_grad()
+def climb_evidence(model: ExactBatch, steps: int, learning_rate: float) -> Float[Tensor, " p"]:
+    """Take Adam steps up the evidence from where the parameters are, as published; returns the log evidence."""
+    rows = model.parameter_rows()
+    which = torch.arange(len(rows), device=rows.device)
+    optimizer = torch.optim.Adam([rows], lr=learning_rate)
+    for _ in range(steps):
+        rows.grad = -model.value_and_gradient(rows, which)[1]
+        optimizer.step()
+    model.set_parameter_rows(rows.detach())
+    return model.log_evidence(rows.detach(), which)

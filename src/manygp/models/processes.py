@@ -1,0 +1,69 @@
+"""Where a batch of sparse GPs begins: inducing points among the inputs, kernels by evidence."""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from manygp.data import Scaling, Table
+from manygp.models.evidence import Lengthscales
+from manygp.variational import InducingBatch, KernelBatch
+
+__all__ = ["choose_num_points", "greedy_points", "start_processes"]
+
+_MIN_POINTS, _MAX_POINTS = 20, 200
+_MAX_CANDIDATES = 2000
+
+
+def choose_num_points(table: Table, scaling: Scaling, found: Lengthscales) -> int:
+    """Inducing points of a process by how many pieces its functions have.
+
+    A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input; the pieces of all
+    inputs multiply, up to the number of inputs.
+    """
+    span = np.ptp(scaling.scale_x(table.X), axis=0)
+    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
+    return max(1, min(max(int(pieces), _MIN_POINTS), _MAX_POINTS, table.num_inputs))
+
+
+@torch.no_grad()
+def start_processes(
+    processes: InducingBatch, table: Table, scaling: Scaling, found: Lengthscales, rng: np.random.Generator
+) -> None:
+    """Start in lengthscale units, with inducing points among the inputs."""
+    processes.units.copy_(torch.as_tensor(found.lengthscale))
+    ones = torch.ones(1, table.num_features, dtype=torch.float64)
+    processes.kernels.rescale(ones, torch.full((1,), found.signal, dtype=torch.float64))
+    place_points(processes, table, scaling, rng)
+
+
+@torch.no_grad()
+def place_points(processes: InducingBatch, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
+    """Put the inducing points of every process where they explain most."""
+    chosen = rng.choice(table.num_inputs, min(table.num_inputs, _MAX_CANDIDATES), replace=False)
+    candidates = torch.as_tensor(scaling.scale_x(table.X[chosen])) / processes.units
+    processes.Z.copy_(greedy_points(processes.kernels, candidates, processes.num_inducing))
+
+
+@torch.no_grad()
+def greedy_points(kernels: KernelBatch, candidates: Float[Tensor, "c d"], num_points: int) -> Float[Tensor, "q m d"]:
+    """Points among candidates for every kernel, each where the variance left by those before is largest.
+
+    A pivoted Cholesky factorisation for all kernels at once: O(q c m²) time, O(q c m) memory.
+    """
+    rows = kernels.rows()
+    left = kernels.diagonal(rows, candidates).clone()
+    factor = candidates.new_zeros(kernels.size, num_points, len(candidates))
+    every = torch.arange(kernels.size, device=candidates.device)
+    chosen = torch.zeros(kernels.size, num_points, dtype=torch.int64, device=candidates.device)
+    for i in range(num_points):
+        pivot = left.argmax(-1)
+        chosen[:, i] = pivot
+        k = kernels.covariance(rows, candidates[pivot].unsqueeze(1), candidates).squeeze(1)
+        # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
+        known = (factor[every, :i, pivot].unsqueeze(-2) @ factor[:, :i]).squeeze(-2)
+        row = (k - known) / left[every, pivot].clamp(min=1e-12).sqrt().unsqueeze(-1)
+        factor[:, i] = row
+        left.sub_(row.square()).clamp_(min=0.0)
+        left[every, pivot] = -1.0
+    return candidates[chosen]

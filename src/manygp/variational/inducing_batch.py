@@ -1,0 +1,225 @@
+"""A batch of sparse GPs as one object: kernels, inducing points and q(v) with a first axis for the processes."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.linalg import gaussian_kl, safe_cholesky, symmetrize, triangular_inverse
+from manygp.variational.kernel_batch import KernelBatch, pick
+
+__all__ = [
+    "BatchMoments",
+    "CholeskyPosteriorBatch",
+    "ConditionalBatch",
+    "InducingBatch",
+    "NaturalPosteriorBatch",
+    "Projection",
+]
+
+_MIN_VARIANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class BatchMoments:
+    """Means, covariances and log determinants of q(v_1), …, q(v_q)."""
+
+    mean: Float[Tensor, "q m"]
+    covariance: Float[Tensor, "q m m"]
+    logdet: Float[Tensor, " q"]
+
+    def kl(self) -> Float[Tensor, " q"]:
+        """KL[q(v_j) ‖ N(0, I)] of every process."""
+        trace = self.covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return gaussian_kl(self.mean, trace, self.logdet)
+
+
+class NaturalPosteriorBatch(nn.Module):
+    """Means and precisions of q(v_j), moved by natural steps alone; start at N(0, I)."""
+
+    mean: Tensor
+    precision: Tensor
+
+    def __init__(self, size: int, num_inducing: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, num_inducing, dtype=torch.float64))
+        eye = torch.eye(num_inducing, dtype=torch.float64)
+        self.register_buffer("precision", eye.expand(size, num_inducing, num_inducing).clone())
+
+    def moments(self, which: Int[Tensor, " r"] | None = None) -> BatchMoments:
+        """Moments of some processes, of all by default."""
+        mean, precision = (self.mean, self.precision) if which is None else (self.mean[which], self.precision[which])
+        Rinv = triangular_inverse(safe_cholesky(precision))
+        return BatchMoments(mean, Rinv.mT @ Rinv, 2.0 * Rinv.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+    @torch.no_grad()
+    def direction(
+        self,
+        gradient: Float[Tensor, "r m"],
+        precision: Float[Tensor, "r m m"],
+        rate: float,
+        which: Int[Tensor, " r"] | None = None,
+    ) -> Float[Tensor, "r m"]:
+        """Move the precisions by a natural step, Λ ← (1 − g) Λ + g Λ̂, and return where the means should go.
+
+        In natural coordinates the step θ ← (1 − g) θ + g θ̂ takes the mean to m + g Λ⁻¹ ∇, where ∇ is the gradient of
+        the bound for the mean and Λ the new precision; Λ⁻¹ ∇ is returned, see `shift`.
+        """
+        target = symmetrize(precision)
+        if which is None:
+            moved = self.precision.lerp_(target, rate)
+        else:
+            moved = self.precision[which].lerp_(target, rate)
+            self.precision[which] = moved
+        return torch.cholesky_solve(gradient.unsqueeze(-1), safe_cholesky(moved)).squeeze(-1)
+
+    @torch.no_grad()
+    def shift(self, change: Float[Tensor, "r m"], which: Int[Tensor, " r"] | None = None) -> None:
+        """Add to the means."""
+        if which is None:
+            self.mean.add_(change)
+        else:
+            self.mean[which] += change
+
+
+class CholeskyPosteriorBatch(nn.Module):
+    """Means and Cholesky factors of the covariances as ordinary parameters; start at N(0, I)."""
+
+    def __init__(self, size: int, num_inducing: int):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(size, num_inducing, dtype=torch.float64))
+        eye = torch.eye(num_inducing, dtype=torch.float64)
+        self.factor = nn.Parameter(eye.expand(size, num_inducing, num_inducing).clone())
+
+    def moments(self, which: Int[Tensor, " r"] | None = None) -> BatchMoments:
+        """Moments of some processes, of all by default."""
+        mean, factor = (self.mean, self.factor) if which is None else (pick(self.mean, which), pick(self.factor, which))
+        L = factor.tril()
+        return BatchMoments(mean, L @ L.mT, L.diagonal(dim1=-2, dim2=-1).square().log().sum(-1))
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Inputs seen through the inducing variables: rows aᵢ = L⁻¹ kᵢ of every process, and k(xᵢ, xᵢ)."""
+
+    A: Float[Tensor, "q n m"]
+    diagonal: Float[Tensor, "q n"]
+
+    def marginals(self, q: BatchMoments) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
+        """μᵢ = aᵢᵀ m and vᵢ = kᵢᵢ − aᵢᵀ (I − S) aᵢ."""
+        eye = torch.eye(self.A.shape[-1], dtype=self.A.dtype, device=self.A.device)
+        lost = ((self.A @ (eye - q.covariance)) * self.A).sum(-1)
+        return (self.A @ q.mean.unsqueeze(-1)).squeeze(-1), (self.diagonal - lost).clamp(min=_MIN_VARIANCE)
+
+    @torch.no_grad()
+    def precision(self, β: Float[Tensor, "q n"]) -> Float[Tensor, "q m m"]:
+        """I + Aᵀ diag(β) A: precisions of q(v) that observations of precision β ask for."""
+        Λ = (self.A * β.unsqueeze(-1)).mT @ self.A
+        Λ.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        return Λ
+
+    @torch.no_grad()
+    def pull(self, γ: Float[Tensor, "q n"]) -> Float[Tensor, "q m"]:
+        """Aᵀ γ."""
+        return (self.A.mT @ γ.unsqueeze(-1)).squeeze(-1)
+
+
+class InducingBatch(nn.Module):
+    """f_1, …, f_q, each f_j ~ GP(0, k_j) seen through u_j = f_j(Z_j) = L_j v_j with q(v_j) = N(m_j, S_j).
+
+    M x M algebra is always done in float64; covariances with inputs in the dtype of the inputs.
+
+    Parameters
+    ----------
+    kernels
+        The kernels; a single one serves all processes, which then share their inducing points.
+    Z
+        Inducing points, shape (q, m, d), or (1, m, d) if there is a single kernel.
+    posterior
+        How the q(v_j) are stored.
+    jitter
+        Relative jitter of k_j(Z_j, Z_j).
+    sparse
+        Whether gradients of kernels and inducing points hold only the processes asked for.
+
+    Attributes
+    ----------
+    units
+        What inputs are divided by before anything else, shape (d,), so that a step of the optimiser means the same on
+        every table; Z and lengthscales are in these units. Ones unless set.
+    """
+
+    units: Tensor
+
+    def __init__(
+        self,
+        kernels: KernelBatch,
+        Z: Float[Tensor, "q m d"],
+        posterior: NaturalPosteriorBatch | CholeskyPosteriorBatch,
+        jitter: float = 1e-6,
+        sparse: bool = False,
+    ):
+        super().__init__()
+        self.kernels, self.posterior = kernels, posterior
+        self.Z = nn.Parameter(Z.double().clone())
+        self.register_buffer("units", torch.ones(Z.shape[-1], dtype=torch.float64))
+        self.jitter, self.sparse = jitter, sparse
+
+    @property
+    def num_inducing(self) -> int:
+        """Inducing points of each process."""
+        return self.Z.shape[1]
+
+    def project(self, x: Float[Tensor, "*#q n d"], which: Int[Tensor, " r"] | None = None) -> Projection:
+        """Inputs of some processes, of all by default, seen through their inducing variables.
+
+        `x` has shape (n, d) if all processes have the same inputs and (r, n, d) otherwise.
+        """
+        x = x / self.units.to(x.dtype)
+        rows, Z = self.kernels.rows(which, self.sparse), self._points(which)
+        K = self.kernels.covariance(rows, x, Z.to(x.dtype)).to(Z.dtype)
+        A = torch.linalg.solve_triangular(self._factor(rows, Z), K.mT, upper=False).mT
+        return Projection(A, self.kernels.diagonal(rows, x).to(Z.dtype).expand(A.shape[:-1]))
+
+    @torch.no_grad()
+    def conditional(self) -> "ConditionalBatch":
+        """q(f_j) as functions of inputs, with all that depends on q(v) alone computed once."""
+        rows, q = self.kernels.rows(), self.posterior.moments()
+        Linv = triangular_inverse(self._factor(rows, self.Z))
+        eye = torch.eye(self.num_inducing, dtype=Linv.dtype, device=Linv.device)
+        # α = L⁻ᵀ m,  C = L⁻ᵀ (I − S) L⁻¹
+        alpha = (Linv.mT @ q.mean.unsqueeze(-1)).squeeze(-1)
+        C = Linv.mT @ (eye - q.covariance) @ Linv
+        return ConditionalBatch(self.kernels, self.units, self.Z.detach(), alpha, C)
+
+    def _points(self, which: Tensor | None) -> Tensor:
+        return self.Z if which is None or len(self.Z) == 1 else pick(self.Z, which, self.sparse)
+
+    def _factor(self, rows: dict[str, Tensor], Z: Tensor) -> Tensor:
+        """Cholesky factors of k_j(Z_j, Z_j)."""
+        return safe_cholesky(self.kernels.covariance(rows, Z, Z), self.jitter)
+
+
+@dataclass(frozen=True)
+class ConditionalBatch:
+    """Marginals of q(f_j) at any inputs: μ = kᵀα_j, v = k_j(x, x) − kᵀC_j k."""
+
+    kernels: KernelBatch
+    units: Float[Tensor, " d"]
+    Z: Float[Tensor, "#q m d"]
+    alpha: Float[Tensor, "q m"]
+    C: Float[Tensor, "q m m"]
+
+    @torch.no_grad()
+    def __call__(
+        self, x: Float[Tensor, "*#q n d"], which: Int[Tensor, " r"] | None = None
+    ) -> tuple[Float[Tensor, "r n"], Float[Tensor, "r n"]]:
+        """Means and variances of some processes, of all by default; shapes of x as for `InducingBatch.project`."""
+        rows, x = self.kernels.rows(which), x / self.units
+        Z = self.Z if which is None or len(self.Z) == 1 else self.Z[which]
+        alpha, C = (self.alpha, self.C) if which is None else (self.alpha[which], self.C[which])
+        K = self.kernels.covariance(rows, x.to(Z.dtype), Z)
+        mean = (K @ alpha.unsqueeze(-1)).squeeze(-1)
+        variance = self.kernels.diagonal(rows, x) - ((K @ C) * K).sum(-1)
+        return mean, variance.expand_as(mean).clamp(min=_MIN_VARIANCE)

@@ -1,0 +1,144 @@
+"""Several kernels of one kind as one object, each with parameters of its own."""
+
+import math
+
+import gpytorch
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.kernels import make_kernel
+
+__all__ = ["KernelBatch"]
+
+# Squared distances in lengthscales, in units of the rounding error, at which two points coincide.
+_COINCIDENT = 10.0
+
+
+class KernelBatch(nn.Module):
+    """k_1, …, k_q: one GPyTorch kernel whose parameters have a first axis of length q.
+
+    Scaled RBF and Matern kernels are evaluated in a few batched operations, any other kernel by GPyTorch.
+
+    Parameters
+    ----------
+    kernel
+        Name of a kernel, or a GPyTorch kernel of which every process gets a copy.
+    dim
+        Number of input dimensions.
+    size
+        Number of kernels q.
+    log_parameters
+        Whether positive parameters of named kernels are exponentials of free ones; otherwise softplus.
+    """
+
+    def __init__(self, kernel: str | Kernel, dim: int, size: int, log_parameters: bool = False):
+        super().__init__()
+        self.kernel = make_kernel(kernel, dim, log_parameters)
+        self.size = size
+        for module in self.kernel.modules():
+            if isinstance(module, Kernel):
+                # Only the number of batch axes matters to GPyTorch, so that any rows can be put in their place.
+                module.batch_shape = torch.Size([size])
+        for parameter in self.kernel.parameters():
+            parameter.data = parameter.data.expand(size, *parameter.shape).clone()
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the closed form computes these kernels: scaled RBF or Matern on all dimensions, nothing more."""
+        if type(self.kernel) is not ScaleKernel or self.kernel.active_dims is not None:
+            return False
+        base = self.kernel.base_kernel
+        return type(base) in (RBFKernel, MaternKernel) and base.active_dims is None
+
+    def rows(self, which: Int[Tensor, " r"] | None = None, sparse: bool = False) -> dict[str, Tensor]:
+        """Free parameters of some kernels by name, first axis r; those of all kernels by default.
+
+        `which` may be longer than q only if there is a single kernel, which then serves for all. With `sparse`,
+        gradients hold the rows asked for alone.
+        """
+        if which is None or self.size == 1:
+            return dict(self.kernel.named_parameters())
+        return {name: pick(parameter, which, sparse) for name, parameter in self.kernel.named_parameters()}
+
+    def covariance(
+        self, rows: dict[str, Tensor], a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"]
+    ) -> Float[Tensor, "r n m"]:
+        """k_r(a, b) for all pairs, in the dtype of a."""
+        if not self.is_fused:
+            return self._call(rows, a.double(), b.double()).to(a.dtype)
+        lengthscale, outputscale = self.scales(rows)
+        lengthscale, outputscale = lengthscale.unsqueeze(-2).to(a.dtype), outputscale.to(a.dtype)
+        return _stationary(a / lengthscale, b.to(a.dtype) / lengthscale, outputscale, self._smoothness)
+
+    def diagonal(self, rows: dict[str, Tensor], a: Float[Tensor, "*#q n d"]) -> Float[Tensor, "r n"]:
+        """k_r(aᵢ, aᵢ) for every row of a, in float64."""
+        if not self.is_fused:
+            wide = a.double().expand(max(len(next(iter(rows.values()))), *a.shape[:-2], 1), *a.shape[-2:])
+            return torch.func.functional_call(self.kernel, rows, (wide,), {"diag": True})
+        outputscale = self.scales(rows)[1]
+        return outputscale.unsqueeze(-1).expand(*torch.broadcast_shapes(outputscale.shape, a.shape[:-2]), a.shape[-2])
+
+    def scales(self, rows: dict[str, Tensor]) -> tuple[Float[Tensor, "r d"], Float[Tensor, " r"]]:
+        """Lengthscales and output scales of named kernels."""
+        base = self.kernel.base_kernel
+        lengthscale = base.raw_lengthscale_constraint.transform(rows["base_kernel.raw_lengthscale"])
+        return lengthscale.squeeze(-2), self.kernel.raw_outputscale_constraint.transform(rows["raw_outputscale"])
+
+    @torch.no_grad()
+    def rescale(self, lengthscale: Float[Tensor, "#q d"], outputscale: Float[Tensor, "#q"]) -> None:
+        """Set lengthscales and output scales of named kernels; leave any other kernel as it is."""
+        if self.is_fused:
+            self.kernel.base_kernel.lengthscale = lengthscale.unsqueeze(-2).expand(self.size, 1, -1)
+            self.kernel.outputscale = outputscale.expand(self.size)
+
+    @property
+    def _smoothness(self) -> float:
+        return float(getattr(self.kernel.base_kernel, "nu", math.inf))
+
+    def _call(self, rows: dict[str, Tensor], a: Tensor, b: Tensor) -> Tensor:
+        # A composed kernel passes its inputs on as they are, so that all need the batch axis.
+        size = max(len(next(iter(rows.values()))), *a.shape[:-2], *b.shape[:-2], 1)
+        a, b = a.expand(size, *a.shape[-2:]), b.expand(size, *b.shape[-2:])
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return torch.func.functional_call(self.kernel, rows, (a, b)).to_dense()
+
+
+def pick(parameter: Tensor, which: Int[Tensor, " r"], sparse: bool = False) -> Tensor:
+    """Rows of a parameter of any shape, whose gradient is sparse if so wanted."""
+    if not sparse:
+        return parameter.index_select(0, which)
+    index = which.view(-1, *[1] * (parameter.dim() - 1)).expand(-1, *parameter.shape[1:])
+    return torch.gather(parameter, 0, index, sparse_grad=True)
+
+
+def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
+    """σ² ρ(s) with s the squared distances of points in lengthscales."""
+    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
+    center = b.mean(-2, keepdim=True)
+    a, b = a - center, b - center
+    a2, b2 = a.square().sum(-1, keepdim=True), b.square().sum(-1, keepdim=True)
+    one_a, one_b = torch.ones_like(a2), torch.ones_like(b2)
+    σ2 = outputscale.view(-1, 1, 1)
+    if nu == math.inf:
+        # log K = a·b − |a|²/2 − |b|²/2 + log σ², by one product
+        left, right = torch.cat([a, -0.5 * a2, one_a], -1), torch.cat([b, one_b, σ2.log() - 0.5 * b2], -1)
+        return (left @ right.mT).exp()
+    left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
+    return σ2 * _matern(left @ right.mT, nu)
+
+
+def _matern(s: Tensor, nu: float) -> Tensor:
+    """Matern correlation at squared distances s."""
+    # The root has no slope at zero, where the points coincide and nothing depends on it.
+    apart = s > _COINCIDENT * torch.finfo(s.dtype).eps
+    cr = math.sqrt(2.0 * nu) * torch.where(apart, torch.where(apart, s, 1.0).sqrt(), 0.0)
+    decay = torch.exp(-cr)
+    if nu == 0.5:
+        return decay
+    if nu == 1.5:
+        # ρ = (1 + c r) e^(−c r)
+        return (1.0 + cr) * decay
+    # ρ = (1 + c r + c² r²/3) e^(−c r)
+    return (1.0 + cr + cr.square() / 3.0) * decay
