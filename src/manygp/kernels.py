@@ -23,7 +23,7 @@ __all__ = ["KERNELS", "cross_covariance", "cross_gram", "kernel_diagonal", "make
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
-_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 800_000, 512
+_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
@@ -137,7 +137,7 @@ class _Stationary(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         a, b, outputscale, K, slope = ctx.saved_tensors
-        return *_stationary_backward(lambda rows: G[rows].clone(), a, b, outputscale, K, slope), None
+        return *_stationary_backward(lambda rows, out: out.copy_(G[rows]), a, b, outputscale, K, slope), None
 
 
 class _StationaryGram(torch.autograd.Function):
@@ -156,9 +156,9 @@ class _StationaryGram(torch.autograd.Function):
         a, b, outputscale, y, K, slope, Linv = ctx.saved_tensors
         W, w = _gram_backward(G, g, Linv, K.dtype)
 
-        def grad_K(rows: slice) -> Tensor:
+        def grad_K(rows: slice, out: Tensor) -> None:
             # ∂/∂K = K L⁻ᵀ (G + Gᵀ) L⁻¹ + y gᵀ L⁻¹
-            return (K[rows] @ W).addr_(y[rows], w)
+            torch.mm(K[rows], W, out=out).addr_(y[rows], w)
 
         grad_y = K @ w if ctx.needs_input_grad[3] else None
         return *_stationary_backward(grad_K, a, b, outputscale, K, slope), grad_y, None, None, None
@@ -184,19 +184,27 @@ def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[T
 
 
 def _stationary_backward(
-    grad_K: Callable[[slice], Tensor], a: Tensor, b: Tensor, outputscale: Tensor, K: Tensor, slope: Tensor | None
+    grad_K: Callable[[slice, Tensor], object],
+    a: Tensor,
+    b: Tensor,
+    outputscale: Tensor,
+    K: Tensor,
+    slope: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for a, b and σ² from `grad_K`, which gives some rows of ∂/∂K, to be overwritten.
+    """Gradients for a, b and σ² from `grad_K`, which writes some rows of ∂/∂K where it is told to.
 
-    By chunks of rows, because an array that is passed over several times should stay in the cache.
+    By chunks of rows in one piece of memory, because an array that is passed over several times should stay in the
+    cache, and because fresh memory is slow to touch.
     """
     e = a.shape[1]
     a1, b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
     rows, columns, total = torch.empty_like(a1), b.new_zeros(e + 1, len(b)), a.new_zeros(())
     size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(b))
+    room = K.new_empty(min(size, len(a)), len(b))
     for begin in range(0, len(a), size):
-        chunk = slice(begin, begin + size)
-        W = grad_K(chunk)
+        chunk = slice(begin, min(begin + size, len(a)))
+        W = room[: chunk.stop - begin]
+        grad_K(chunk, W)
         if slope is None:
             W.mul_(K[chunk])
         else:

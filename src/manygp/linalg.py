@@ -1,7 +1,7 @@
 """Linear algebra of Gaussian variables: the only home of jitter."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -25,8 +25,9 @@ __all__ = [
 ]
 
 _MAX_RELATIVE_JITTER = 1e-2
-# Least number of columns of a block in blocked products: on a CPU, narrower products run at less than full speed.
-_BLOCK = 128
+# Least number of columns of a block in blocked products, and of a square matrix that is worth blocks: on a CPU, smaller
+# products run at less than full speed.
+_BLOCK, _WORTH_BLOCKS = 100, 256
 
 
 def add_jitter(A: Float[Tensor, "*b m m"], jitter: float) -> Float[Tensor, "*b m m"]:
@@ -72,7 +73,7 @@ def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tens
 def triangular_inverse(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """L⁻¹ of a lower triangular L, by halves: products are faster than triangular solves."""
     m = L.shape[-1]
-    if m < 2 * _BLOCK or L.dim() > 2:
+    if m < _WORTH_BLOCKS or L.dim() > 2:
         eye = torch.eye(m, dtype=L.dtype, device=L.device)
         return torch.linalg.solve_triangular(L, eye, upper=False)
     h = m // 2
@@ -96,10 +97,7 @@ def triangular_gram(L: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
 
 def projected(K: Float[Tensor, "n m"], Linv: Float[Tensor, "m m"]) -> Float[Tensor, "n m"]:
     """K L⁻ᵀ, in half of the time of a full product since L⁻¹ is lower triangular."""
-    A = torch.empty_like(K)
-    for columns, upto in _blocks(K):
-        torch.mm(K[:, :upto], Linv[columns, :upto].T, out=A[:, columns])
-    return A
+    return _by_columns(K, lambda columns, upto: K[:, :upto] @ Linv[columns, :upto].T)
 
 
 def whitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
@@ -120,7 +118,7 @@ def quadratic(K: Float[Tensor, "n m"], C: Float[Tensor, "m m"]) -> Float[Tensor,
     half = 2.0 * C.tril()
     half.diagonal().mul_(0.5)
     total = K.new_zeros(len(K))
-    for columns, _ in _blocks(C):
+    for columns, _ in _blocks(K):
         T = K[:, columns.start :] @ half[columns.start :, columns]
         total += T.mul_(K[:, columns]).sum(-1)
     return total
@@ -134,20 +132,22 @@ def lower_product(A: Float[Tensor, "m m"], B: Float[Tensor, "m m"]) -> Float[Ten
     return product.tril_()
 
 
-def _blocks(A: Tensor) -> Iterator[tuple[slice, int]]:
+def _blocks(A: Tensor) -> list[tuple[slice, int]]:
     """Slices of about equal length of the columns of A, and where each ends; one slice where launching is dear."""
     m = A.shape[-1]
-    count = max(1, m // _BLOCK) if A.device.type == "cpu" else 1
+    is_worth = A.device.type == "cpu" and (m >= _WORTH_BLOCKS or len(A) >= 2 * m)
+    count = max(1, m // _BLOCK) if is_worth else 1
     edges = [i * m // count for i in range(count + 1)]
-    for start, stop in itertools.pairwise(edges):
-        yield slice(start, stop), stop
+    return [(slice(start, stop), stop) for start, stop in itertools.pairwise(edges)]
 
 
 def _by_rows(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
     """A symmetric matrix from `product`, which computes a block of its rows up to the diagonal."""
-    m = like.shape[-1]
+    m, blocks = like.shape[-1], _blocks(like)
+    if len(blocks) == 1:
+        return product(*blocks[0])
     result = like.new_empty(m, m)
-    for rows, upto in _blocks(like):
+    for rows, upto in blocks:
         part = product(rows, upto)
         result[rows, :upto] = part
         result[: rows.start, rows] = part[:, : rows.start].T
@@ -156,10 +156,7 @@ def _by_rows(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
 
 def _by_columns(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
     """A matrix from `product`, which computes a block of its columns."""
-    result = torch.empty_like(like)
-    for columns, upto in _blocks(like):
-        result[:, columns] = product(columns, upto)
-    return result
+    return torch.cat([product(columns, upto) for columns, upto in _blocks(like)], -1)
 
 
 def symmetrize(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
