@@ -25,9 +25,10 @@ PRESETS = ("fast", "paper")
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
 _FAST_LEARNING_RATE = 0.015
-# An automatic run ends after this many epochs, steps, or multiplications (about half a minute on two cores), whichever
-# comes first, but not before every cell was seen so often.
-_MAX_EPOCHS, _MAX_STEPS, _MAX_WORK, _MIN_EPOCHS = 300, 4000, 0.75e12, 10
+# Multiplications that an automatic run may take: so many for each observed cell, but not fewer and not more than this
+# (about half a minute and ten minutes on two cores); and its epochs.
+_WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 0.75e12, 1e13
+_MIN_EPOCHS, _MAX_EPOCHS = 10, 300
 
 
 class TrainedEstimator(Estimator):
@@ -123,8 +124,8 @@ class TrainedEstimator(Estimator):
         return GridPlan(table, scaling, inputs, outputs)
 
     def _work(self, model: Any, cells: float) -> float:
-        """About how many multiplications a step on so many cells takes; a leaf whose steps can be dear tells."""
-        return 0.0
+        """About how many multiplications a step on so many cells takes; a leaf that knows better tells."""
+        return 2e8
 
     def _schedule(self, plan: Plan, model: Any) -> Schedule:
         paper = self.preset == "paper"
@@ -132,13 +133,14 @@ class TrainedEstimator(Estimator):
         epochs: Any = self.epochs
         if epochs == "auto":
             epochs = self._paper_epochs if paper else None
-        work = self._work(model, plan.table.num_observed / len(plan))
-        steps = min(_MAX_STEPS, _MAX_WORK / max(work, 1.0))
+        cells = plan.table.num_observed
+        budget = min(max(_WORK_PER_CELL * cells, _LEAST_WORK), _MOST_WORK)
+        most = int(budget / (self._work(model, cells / len(plan)) * len(plan)))
         return Schedule(
             steps_per_epoch=len(plan),
             learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,
             epochs=epochs,
-            max_epochs=max(_MIN_EPOCHS, min(_MAX_EPOCHS, int(steps / len(plan)))),
+            max_epochs=min(max(most, _MIN_EPOCHS), _MAX_EPOCHS),
         )
 
     def _training_settings(self, epochs: int) -> TrainingSettings:
