@@ -16,7 +16,7 @@ from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_positive, check_size
 from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, make_likelihood
+from manygp.likelihoods import make_likelihood
 from manygp.models import (
     TransformedLatentModel,
     choose_latent_dim,
@@ -209,7 +209,7 @@ class TLVMOGP(TrainedEstimator):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         if not isinstance(self.kernel, gpytorch.kernels.Kernel):
             check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
-        check_choice("likelihood", self.likelihood, LIKELIHOODS)
+        check_choice("likelihood", self.likelihood, ("gaussian",))
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
