@@ -302,7 +302,9 @@ class TLVMOGP(TrainedEstimator):
         embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
-        gp = InducingGP(make_kernel(self.kernel, e, log_parameters=not paper), torch.zeros(m, e), posterior)
+        kernel = make_kernel(self.kernel, e, log_parameters=not paper)
+        # The published noise starts at a variance of 1e-4, far below which the jitter has to stay.
+        gp = InducingGP(kernel, torch.zeros(m, e), posterior, **({"jitter": 1e-8} if paper else {}))
         prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"],
