@@ -1,0 +1,323 @@
+"""Where a sum of separable kernels begins: from the data, or the published prior start."""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data.factorisation import Factorisation
+from manygp.data.table import FloatArray
+from manygp.kernels import make_kernel, rescale_kernel
+from manygp.likelihoods import Gaussian, Likelihood
+from manygp.models.evidence import Lengthscales, evidence_lengthscales
+from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.models.inducing import greedy_inducing, sample_cells
+from manygp.variational import CellBatch
+from manygp.variational.kronecker import NaturalKronecker
+
+__all__ = ["choose_inducing_sizes", "guessed_functions", "start_separable_from_data", "start_separable_from_prior"]
+
+# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
+_SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
+_MIN_NOISE, _WEAKEST = 1e-4, 1e-6
+_MIN_INPUTS, _MAX_INPUTS, _MAX_LATENTS, _MAX_PRODUCT = 10, 200, 32, 448
+_CANDIDATES, _LIKELIHOOD_CELLS = 2000, 100_000
+_SETTLE_CELLS, _SETTLE_ROUNDS, _TRIAL_ROUNDS = 2000, 6, 4
+_INPUT_STRETCHES, _LATENT_STRETCHES = (1.0, 1.7, 3.0), (1.0, 0.5, 0.25)
+
+
+def choose_inducing_sizes(
+    table: Table, scaling: Scaling, latent_dim: int, num_components: int, found: Lengthscales
+) -> tuple[int, int]:
+    """Inducing points in latent and input space, by the latent directions and by the pieces of the functions.
+
+    A function of all latent vectors together that is nearly linear needs a point for every direction and one more;
+    twice as many leave room for curvature. A function with lengthscale ℓ over a range r has about r / ℓ pieces along an
+    input. With several components the product of both numbers counts, since its square does.
+    """
+    latents = min(2 * (latent_dim * num_components + 1), _MAX_LATENTS, max(table.num_outputs, 1))
+    span = np.ptp(scaling.scale_x(table.X), axis=0)
+    distinct = len(np.unique(table.X, axis=0))
+    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), distinct))
+    most = _MAX_INPUTS if num_components == 1 else max(_MIN_INPUTS, _MAX_PRODUCT // latents)
+    return latents, min(max(int(pieces), _MIN_INPUTS), most, distinct)
+
+
+def guessed_functions(table: Table, likelihood: Likelihood) -> Table:
+    """The table with a guess of f for every value, less the level of its output."""
+    row, output, y = table.cells(table.places())
+    outputs = torch.as_tensor(output)
+    values = torch.as_tensor(y)
+    level = likelihood.level(values, outputs, table.num_outputs)
+    f = (likelihood.guess(values, outputs, level) - level[outputs]).numpy()
+    if isinstance(table, Cells):
+        return Cells(table.X[row], output, f, table.output_names)
+    guessed = np.full((table.num_inputs, table.num_outputs), np.nan)
+    guessed[row, output] = f
+    return Grid(table.X, guessed, table.output_names)
+
+
+@torch.no_grad()
+def start_separable_from_prior(model: SeparableLatentModel, noise_std: float = 0.1) -> None:
+    """The published start: latents at their prior, inducing points standard normal, kernels at softplus(0)."""
+    nn.init.normal_(model.Z_X)
+    nn.init.normal_(model.Z_H)
+    if isinstance(model.likelihood, Gaussian):
+        model.likelihood.noise = torch.tensor(noise_std**2)
+
+
+@dataclass(frozen=True)
+class _Component:
+    """Latent means (p, h) and variances (p, h), lengthscales (h,) and (d,), and output scale of one component."""
+
+    mean: Float[Tensor, "p h"]
+    variance: Float[Tensor, "p h"]
+    latent_lengthscale: Float[Tensor, " h"]
+    input_lengthscale: Float[Tensor, " d"]
+    outputscale: float
+
+
+@torch.no_grad()
+def start_separable_from_data(
+    model: SeparableLatentModel,
+    table: Table,
+    scaling: Scaling,
+    found: Lengthscales,
+    factors: Factorisation | None,
+    rng: np.random.Generator,
+) -> None:
+    """Start in lengthscale units, with latents and noise from a factorisation and inducing points among the data.
+
+    The factors are dealt to the components in order of their strength, so that each component has input lengthscales
+    of its own, those of its factors.
+
+    Parameters
+    ----------
+    model
+        The model to set.
+    table, scaling
+        The observations and their scaling.
+    found
+        What the evidence said about the inputs, and the noise.
+    factors
+        A factorisation of rank at most Q times the latent dimensions; None if there is none, and for latents with a
+        prior mean, which start there.
+    rng
+        Source of randomness.
+    """
+    Q = model.num_components
+    model.units.copy_(torch.as_tensor(found.lengthscale))
+    components = [
+        _component_without_factors(model, q, found, rng)
+        if factors is None
+        else _component_of_factors(model, table, scaling, factors, q, found, rng)
+        for q in range(Q)
+    ]
+    for q, component in enumerate(components):
+        model.latents.mean[q::Q] = component.mean
+        model.latents.set_factor(torch.diag_embed(component.variance.sqrt()), slice(q, None, Q))
+    empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0))
+    model.latents.set_to_prior(model.rows(empty))
+    _place_latents(model, rng)
+    _start_likelihood(model, table, scaling, rng)
+    candidates, batch = _input_candidates(model, scaling.scale_x(table.X), rng), _sampled_batch(table, scaling, rng)
+    points, bounds = {}, {}
+    for stretch in _INPUT_STRETCHES:
+        _set_kernels(model, components, stretch, 1.0)
+        points[stretch] = greedy_inducing(model.input_kernels[0], candidates, len(model.Z_X))
+    for stretches in itertools.product(_INPUT_STRETCHES, _LATENT_STRETCHES if table.num_outputs > 1 else (1.0,)):
+        _set_kernels(model, components, *stretches)
+        model.Z_X.copy_(points[stretches[0]])
+        bounds[stretches] = _settle(model, batch, found.noise, _TRIAL_ROUNDS)
+    best = max(bounds, key=bounds.__getitem__)
+    _set_kernels(model, components, *best)
+    model.Z_X.copy_(points[best[0]])
+    _settle(model, batch, found.noise, _SETTLE_ROUNDS)
+
+
+def _start_likelihood(model: SeparableLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
+    """Set the levels of outputs that cannot be centred, and their likelihood, by moments of the data."""
+    if model.bias is not None:
+        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _LIKELIHOOD_CELLS, rng))
+        model.likelihood.start_from(y, output)
+        model.bias.copy_(model.likelihood.level(y, output, model.num_outputs).unsqueeze(-1))
+
+
+def _set_kernels(
+    model: SeparableLatentModel,
+    components: list[_Component],
+    input_stretch: float,
+    latent_stretch: float,
+) -> None:
+    """Set the kernels with all lengthscales stretched.
+
+    Few inducing inputs want longer lengthscales than the functions have. A kernel that is nearly linear in h has a
+    large constant part, whose error they have to pay for as well; shorter latent lengthscales with a smaller output
+    scale have the same linear part.
+    """
+    for component, on_inputs, on_latents in zip(components, model.input_kernels, model.latent_kernels, strict=True):
+        rescale_kernel(on_latents, component.latent_lengthscale * latent_stretch, 1.0)
+        scale = component.outputscale * latent_stretch**2
+        rescale_kernel(on_inputs, component.input_lengthscale * input_stretch, scale)
+
+
+def _component_without_factors(
+    model: SeparableLatentModel, q: int, found: Lengthscales, rng: np.random.Generator
+) -> _Component:
+    """Latents at their prior means, or else random; components differ by their input lengthscales."""
+    latents, p, h = model.latents, model.num_outputs, model.latents.dim
+    d, variance = model.units.shape[0], min(0.01, latents.prior_variance)
+    lengthscale = torch.ones(h, dtype=torch.float64)
+    if latents.prior_mean is None:
+        mean = torch.as_tensor(rng.standard_normal((p, h)))
+    else:
+        mean = latents.prior_mean[q :: model.num_components]
+        variance = latents.prior_variance
+        if p > 1:
+            # Latents with a meaning of their own vary over their spread.
+            lengthscale = mean.std(0).clamp(min=latents.prior_variance**0.5)
+    return _Component(
+        mean,
+        torch.full((p, h), variance, dtype=torch.float64),
+        lengthscale,
+        torch.full((d,), 2.0 ** _alternating(q), dtype=torch.float64),
+        found.signal / model.num_components,
+    )
+
+
+def _alternating(q: int) -> int:
+    """0, 1, −1, 2, −2, …."""
+    return (q + 1) // 2 * (1 if q % 2 else -1)
+
+
+def _component_of_factors(
+    model: SeparableLatentModel,
+    table: Table,
+    scaling: Scaling,
+    factors: Factorisation,
+    q: int,
+    found: Lengthscales,
+    rng: np.random.Generator,
+) -> _Component:
+    """Component q takes the q-th group of factors; what it lacks of them is filled with weak random directions.
+
+    Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
+    σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
+    should not exceed the noise.
+    """
+    D, noise, p = model.latents.dim, found.noise, model.num_outputs
+    columns = slice(q * D, (q + 1) * D)
+    row_factors, loadings = factors.row_factors[:, columns], factors.loadings[:, columns]
+    power = np.square(row_factors).mean(0)
+    missing = D - row_factors.shape[1]
+    loadings = np.column_stack([loadings, 0.1 * rng.standard_normal((p, missing))])
+    power = np.concatenate([power, np.zeros(missing)])
+    v = max(float(power.sum()), noise)
+    u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
+    # Strong factors get more of the variance than weak ones, but less so than in the factorisation.
+    weight = np.sqrt(np.maximum(power, _WEAKEST * v))
+    lengthscale = np.sqrt(u2 * weight.mean() / weight)
+    assert isinstance(table, Grid)
+    seen = np.zeros((p, row_factors.shape[1]))
+    for rows in table.row_chunks():
+        seen += table.observed(rows).T.astype(np.float64) @ np.square(row_factors[rows])
+    # 1 / Σ = 1/s + Σ_n u_n² / σ², what cells leave open in a linear model
+    precision = 1.0 / model.latents.prior_variance + np.column_stack([seen, np.zeros((p, missing))]) / noise
+    input_lengthscale = found.lengthscale
+    if model.num_components > 1:
+        # What all outputs share goes to the first component, whose kernel has the largest constant part in h.
+        curves = row_factors if q else np.column_stack([row_factors, factors.row_mean])
+        input_lengthscale = _curve_lengthscales(table, scaling, curves, found, rng)
+    return _Component(
+        torch.as_tensor(loadings),
+        torch.as_tensor(1.0 / precision),
+        torch.as_tensor(lengthscale),
+        torch.as_tensor(input_lengthscale / found.lengthscale),
+        max(v * u2 / D, found.signal / model.num_components),
+    )
+
+
+def _curve_lengthscales(
+    table: Grid, scaling: Scaling, curves: FloatArray, found: Lengthscales, rng: np.random.Generator
+) -> FloatArray:
+    """Input lengthscales of some curves over the inputs, by their evidence; those of the outputs if they are flat."""
+    moving = curves[:, curves.std(0) > _WEAKEST] if len(curves) > 1 else curves[:, :0]
+    if moving.shape[1] == 0:
+        return found.lengthscale
+    own = Grid(table.X, np.ascontiguousarray(moving))
+    units = replace(Scaling.fit(own, outputs="output"), x_center=scaling.x_center, x_scale=scaling.x_scale)
+    return evidence_lengthscales(own, units, rng).lengthscale
+
+
+def _input_candidates(model: SeparableLatentModel, x: FloatArray, rng: np.random.Generator) -> Float[Tensor, "c d"]:
+    """Distinct inputs in units, among which inducing inputs are placed."""
+    distinct = np.unique(x, axis=0)
+    if len(distinct) > _CANDIDATES:
+        distinct = distinct[rng.choice(len(distinct), _CANDIDATES, replace=False)]
+    return _at_least(torch.as_tensor(distinct) / model.units, len(model.Z_X), 0.1, rng)
+
+
+def _place_latents(model: SeparableLatentModel, rng: np.random.Generator) -> None:
+    """Put inducing latent vectors at those of some outputs, well spread.
+
+    The same outputs for every component: an inducing variable is the sum of all components at one place.
+    """
+    Q, j, h = model.Z_H.shape
+    means = model.latents.mean.view(-1, Q * h)
+    if len(means) > _CANDIDATES:
+        means = means[torch.as_tensor(rng.choice(len(means), _CANDIDATES, replace=False))]
+    candidates = _at_least(means, j, 0.5, rng)
+    spread = candidates.std(0).clamp(min=1e-3) if len(candidates) > 1 else torch.ones(Q * h)
+    together = make_kernel("rbf", Q * h)
+    rescale_kernel(together, 4.0 * spread, 1.0)
+    model.Z_H.copy_(greedy_inducing(together, candidates, j).view(j, Q, h).transpose(0, 1))
+
+
+def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> CellBatch:
+    """Some cells that stand for all."""
+    x, output, y = sample_cells(table, scaling, _SETTLE_CELLS, rng)
+    outputs, column = np.unique(output, return_inverse=True)
+    return CellBatch(
+        x=torch.as_tensor(x),
+        y=torch.as_tensor(y),
+        outputs=torch.as_tensor(outputs),
+        column=torch.as_tensor(column),
+        cell_weight=table.num_observed / len(y),
+        output_weight=torch.zeros(len(outputs), dtype=torch.float64),
+    )
+
+
+def _settle(model: SeparableLatentModel, batch: CellBatch, noise: float, rounds: int) -> float:
+    """Bring q(u) and the noise into agreement and return the bound.
+
+    Few inducing points leave more unexplained than the factors do, and all that counts as noise.
+    """
+    if isinstance(model.likelihood, Gaussian):
+        model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE))
+    assert isinstance(model.posterior, NaturalKronecker)
+    model.posterior.mean.zero_()
+    for _ in range(rounds):
+        # The same draws for all candidates.
+        terms = model.natural_elbo(batch, torch.Generator().manual_seed(0), 1.0)
+        if isinstance(model.likelihood, Gaussian):
+            # E[log N(y | f, σ²)] = −½ log 2πσ² − E(y − f)² / 2σ², and the best σ² is the mean of E(y − f)²
+            now = model.likelihood.noise.detach()
+            each = terms.expected_log_lik / (batch.cell_weight * len(batch.y)) + 0.5 * torch.log(2.0 * math.pi * now)
+            model.likelihood.noise = (-2.0 * now * each).clamp(min=_MIN_NOISE)
+    return float(terms.bound)
+
+
+def _at_least(
+    candidates: Float[Tensor, "c e"], size: int, scatter: float, rng: np.random.Generator
+) -> Float[Tensor, "n e"]:
+    """The candidates, and as many more around them as are needed for `size`."""
+    lacking = size - len(candidates)
+    if lacking <= 0:
+        return candidates
+    around = candidates[torch.as_tensor(rng.integers(len(candidates), size=lacking))]
+    return torch.cat([candidates, around + scatter * torch.as_tensor(rng.standard_normal(around.shape))])
