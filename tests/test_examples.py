@@ -9,6 +9,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # What each example must come to, read off the variables that it leaves behind.
 PROMISES = {
     "cells": lambda names: names["dist"].shape == (2,),
+    "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
     "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},
 }

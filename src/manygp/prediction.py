@@ -20,6 +20,8 @@ __all__ = ["Prediction"]
 # Components of at most this many cells times draws are kept; larger predictions are computed anew for each question.
 _MAX_KEPT = 4_000_000
 _BISECTIONS = 60
+# Quantiles of discrete values stop here, where float64 still tells neighbours apart.
+_LARGEST_INTEGER = 2.0**50
 
 Components = Callable[[IntArray], tuple[Tensor, Tensor, Tensor]]
 
@@ -48,6 +50,8 @@ class Prediction:
         Numbers and names of the columns, or of the output of each cell.
     device
         Where the components and the likelihood live.
+    exposure
+        What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
     """
 
     def __init__(
@@ -61,10 +65,11 @@ class Prediction:
         outputs: IntArray,
         output_names: Sequence[Hashable],
         device: torch.device,
+        exposure: FloatArray | None = None,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
-        self._outputs, self._device = outputs, device
+        self._outputs, self._device, self._exposure = outputs, device, exposure
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     # -- moments -------------------------------------------------------------------------------------------------
@@ -86,8 +91,8 @@ class Prediction:
 
     @cached_property
     def _moments(self) -> tuple[FloatArray, FloatArray]:
-        def moments(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor) -> Tensor:
-            m, v = self._likelihood.predictive_moments(mean, variance, outputs)
+        def moments(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
+            m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
             # var y = E[v_s] + var[m_s] over the components s
             return torch.stack([m.mean(0), v.mean(0) + m.var(0, unbiased=False)])
 
@@ -97,20 +102,32 @@ class Prediction:
 
     # -- distribution --------------------------------------------------------------------------------------------
 
+    def zero_probability(self) -> FloatArray:
+        """Predictive probability of a value of exactly zero; zero unless values are discrete."""
+
+        def zero(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
+            return self._likelihood.zero_probability(mean, variance, outputs, exposure).mean(0, keepdim=True)
+
+        return self._map(zero, 1)[0]
+
     def quantile(self, q: float | Sequence[float]) -> FloatArray:
-        """Predictive quantile; for several levels, the first axis of the result runs over them."""
+        """Predictive quantile; for several levels, the first axis of the result runs over them.
+
+        Of discrete values it is the smallest whole number that is not exceeded with a probability of at least q.
+        """
         levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
         if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
             raise SettingError(f"quantile({q!r}): levels must lie strictly between 0 and 1.")
 
-        def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor) -> Tensor:
-            return torch.stack([self._bisect(mean, variance, outputs, float(level)) for level in levels])
+        def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
+            bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
+            return torch.stack([bisect(mean, variance, outputs, exposure, float(level)) for level in levels])
 
         values = self._scaling.unscale_mean(self._map(quantiles, len(levels)), self._outputs)
         return values[0] if np.ndim(q) == 0 else values
 
     def interval(self, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper end of the central interval that holds y with probability `level`."""
+        """Lower and upper end of the central interval that holds y with probability `level`, or more if discrete."""
         if not 0 < level < 1:
             raise SettingError(f"interval({level!r}): the level must lie strictly between 0 and 1.")
         lower, upper = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
@@ -122,17 +139,23 @@ class Prediction:
             raise SettingError(f"sample({n!r}): the number of draws must be at least 1.")
         generator = torch.Generator(self._device).manual_seed(random_state)
 
-        def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor) -> Tensor:
+        def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
             chosen = torch.randint(mean.shape[0], (n, mean.shape[1]), generator=generator, device=self._device)
             noise = torch.randn(chosen.shape, dtype=mean.dtype, generator=generator, device=self._device)
             f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
-            return self._likelihood.sample(f, outputs.expand(f.shape), generator)
+            return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
 
         return self._scaling.unscale_mean(self._map(draw, n), self._outputs)
 
-    def log_prob(self, Y: Any) -> FloatArray:
-        """Log predictive density of given values; NaN where they are NaN."""
-        return self._map_values(Y, [self._log_prob])[0] - np.log(self._scaling.y_scale[self._outputs])
+    def log_prob(self, Y: Any, plug_in: bool = False) -> FloatArray:
+        """Log predictive density of given values, or log probability if they are discrete; NaN where they are NaN.
+
+        Averages over f. With `plug_in`, the mean of f in each component of the mixture stands for f, as in the paper's
+        figures for counts.
+        """
+        self._likelihood.check(self._as_values(Y))
+        density = self._plug_in_log_prob if plug_in else self._log_prob
+        return self._map_values(Y, [density])[0] - np.log(self._scaling.y_scale[self._outputs])
 
     def cdf(self, Y: Any) -> FloatArray:
         """Predictive probability of a value at or below the given ones; NaN where they are NaN."""
@@ -142,22 +165,29 @@ class Prediction:
         """Continuous ranked probability score of given values (lower is better); NaN where they are NaN."""
         return self._map_values(Y, [self._crps])[0] * self._scaling.y_scale[self._outputs]
 
-    def score(self, Y: Any) -> dict[str, float]:
+    def score(self, Y: Any, plug_in: bool = False) -> dict[str, float]:
         """Averages over the cells of Y that are not NaN.
 
-        Keys: `mse`, `nll`, `crps`, `coverage50` and `coverage90` (shares of values inside the central intervals), and
-        `num_cells`.
+        Keys: `mse`, `nll` (see `log_prob` for `plug_in`), `crps` for Gaussian observations, `coverage50` and
+        `coverage90` (shares of values inside the central intervals), and `num_cells`. An interval of whole numbers
+        holds more than its level, so discrete values count by the share of their probability that lies in the middle
+        half, or 90 per cent, of the distribution: what a randomised interval would cover on average.
         """
-        mean, log_prob, cdf, crps = self._map_values(Y, [self._mean, self._log_prob, self._cdf, self._crps])
+        self._likelihood.check(self._as_values(Y))
+        density = self._plug_in_log_prob if plug_in else self._log_prob
+        functions = [self._mean, density, self._cdf, self._cdf_below if self._likelihood.is_discrete else self._cdf]
+        has_crps = isinstance(self._likelihood, Gaussian | Noiseless)
+        results = self._map_values(Y, [*functions, self._crps] if has_crps else functions)
+        mean, log_prob, cdf, below = results[:4]
         values, scale = self._as_values(Y), self._scaling.y_scale[self._outputs]
         seen = ~np.isnan(values)
-        tail = np.abs(cdf[seen] - 0.5)
+        crps = {"crps": float(np.mean((results[4] * scale)[seen]))} if has_crps else {}
         return {
             "mse": float(np.mean((self._scaling.unscale_mean(mean, self._outputs) - values)[seen] ** 2)),
             "nll": float(-np.mean((log_prob - np.log(scale))[seen])),
-            "crps": float(np.mean((crps * scale)[seen])),
-            "coverage50": float(np.mean(tail <= 0.25)),
-            "coverage90": float(np.mean(tail <= 0.45)),
+            **crps,
+            "coverage50": float(np.mean(_share_inside(below[seen], cdf[seen], 0.5))),
+            "coverage90": float(np.mean(_share_inside(below[seen], cdf[seen], 0.9))),
             "num_cells": int(seen.sum()),
         }
 
@@ -178,18 +208,38 @@ class Prediction:
 
     # -- one chunk at a time -------------------------------------------------------------------------------------
 
-    def _mean(self, mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor) -> Tensor:
-        return self._likelihood.predictive_moments(mean, variance, outputs)[0].mean(0)
+    def _mean(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        return self._likelihood.predictive_moments(mean, variance, outputs, exposure)[0].mean(0)
 
-    def _log_prob(self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+    def _log_prob(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         # log 1/S Σ_s E[p(y | f_s)]
-        parts = self._likelihood.predictive_log_prob(mean, variance, y, outputs)
+        parts = self._likelihood.predictive_log_prob(mean, variance, y, outputs, exposure)
         return torch.logsumexp(parts, 0) - math.log(parts.shape[0])
 
-    def _cdf(self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
-        return self._likelihood.predictive_cdf(mean, variance, y, outputs).mean(0)
+    def _plug_in_log_prob(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        # log 1/S Σ_s p(y | f = μ_s)
+        parts = self._likelihood.plug_in_log_prob(mean, y, outputs, exposure)
+        return torch.logsumexp(parts, 0) - math.log(parts.shape[0])
 
-    def _crps(self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+    def _cdf(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        return self._likelihood.predictive_cdf(mean, variance, y, outputs, exposure).mean(0)
+
+    def _cdf_below(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        return self._cdf(mean, variance, outputs, y - 1.0, exposure)
+
+    def _crps(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
         if not isinstance(self._likelihood, Gaussian | Noiseless):
             raise SettingError(f"The CRPS has no closed form for {type(self._likelihood).__name__} observations.")
         mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
@@ -201,17 +251,34 @@ class Prediction:
         # CRPS = E|Y − y| − ½ E|Y − Y'|, both sums over Gaussian components
         return _absolute_moment(y - mean, variance).mean(0) - 0.5 * spread / s
 
-    def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, level: float) -> Tensor:
+    def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float) -> Tensor:
         """Solve cdf(y) = level between bounds that hold the quantiles of all components."""
-        m, v = self._likelihood.predictive_moments(mean, variance, outputs)
+        m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
         # By Chebyshev's inequality no component has its quantile farther out.
         reach = (v / min(level, 1.0 - level)).sqrt()
         lower, upper = (m - reach).amin(0), (m + reach).amax(0)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (lower + upper)
-            below = self._cdf(mean, variance, outputs, middle) < level
+            below = self._cdf(mean, variance, outputs, middle, exposure) < level
             lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
         return 0.5 * (lower + upper)
+
+    def _bisect_integers(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float
+    ) -> Tensor:
+        """The smallest integer y with cdf(y) ≥ level: doubled until it is passed, then halved in on."""
+
+        def is_below(y: Tensor) -> Tensor:
+            return self._cdf(mean, variance, outputs, y, exposure) < level
+
+        lower, upper = torch.full_like(mean[0], -1.0), torch.zeros_like(mean[0])
+        while (below := is_below(upper)).any() and upper.max() < _LARGEST_INTEGER:
+            lower, upper = torch.where(below, upper, lower), torch.where(below, 2.0 * upper + 1.0, upper)
+        while ((upper - lower) > 1.0).any():
+            middle = (0.5 * (lower + upper)).floor()
+            below = is_below(middle)
+            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        return upper
 
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
@@ -220,7 +287,7 @@ class Prediction:
         """Apply a function to all cells; it returns (rows, b) for a chunk of b cells."""
         result = np.empty((rows, math.prod(self.shape)))
         for cells, (mean, variance, outputs) in self._chunks(np.arange(result.shape[1])):
-            result[:, cells] = function(mean, variance, outputs, mean[0]).cpu().numpy()
+            result[:, cells] = function(mean, variance, outputs, mean[0], self._exposure_of(cells, mean)).cpu().numpy()
         return result.reshape(rows, *self.shape)
 
     @torch.no_grad()
@@ -230,10 +297,15 @@ class Prediction:
         scaled = self._scaling.scale_y(values, self._outputs).reshape(-1)
         results = [np.full(scaled.shape, np.nan) for _ in functions]
         for cells, (mean, variance, outputs) in self._chunks(np.flatnonzero(~np.isnan(scaled))):
-            y = torch.as_tensor(scaled[cells]).to(mean)
+            y, exposure = torch.as_tensor(scaled[cells]).to(mean), self._exposure_of(cells, mean)
             for result, function in zip(results, functions, strict=True):
-                result[cells] = function(mean, variance, outputs, y).cpu().numpy()
+                result[cells] = function(mean, variance, outputs, y, exposure).cpu().numpy()
         return [result.reshape(self.shape) for result in results]
+
+    def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
+        if self._exposure is None:
+            return None
+        return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
         values = np.asarray(Y, dtype=np.float64)
@@ -253,6 +325,15 @@ class Prediction:
                 if everything and parts[0].shape[0] * len(cells) <= _MAX_KEPT:
                     self._kept[start] = parts
             yield chunk, parts
+
+
+def _share_inside(below: FloatArray, cdf: FloatArray, level: float) -> FloatArray:
+    """Share of [below, cdf] that lies in the central `level` of [0, 1]; whether the point does if they are one."""
+    first, last = 0.5 - 0.5 * level, 0.5 + 0.5 * level
+    width = cdf - below
+    inside = np.minimum(cdf, last) - np.maximum(below, first)
+    point = (cdf >= first) & (cdf <= last)
+    return np.where(width > 1e-9, np.clip(inside / np.maximum(width, 1e-9), 0.0, 1.0), point)
 
 
 def _absolute_moment(d: Tensor, variance: Tensor) -> Tensor:

@@ -41,6 +41,8 @@ class Batch:
         One over the probability that a cell is in this batch.
     output_weight
         Weight of each output's own term, shape (p,).
+    exposure
+        What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
     """
 
     x: FloatArray
@@ -50,6 +52,7 @@ class Batch:
     y: FloatArray
     cell_weight: float
     output_weight: FloatArray
+    exposure: FloatArray | None = None
 
     @property
     def num_cells(self) -> int:
@@ -128,6 +131,7 @@ class GridPlan(Plan):
             cell_weight=float(len(self)),
             # An output meets every one of the input batches, so only the split of the outputs needs undoing.
             output_weight=np.full(len(outputs), float(self.num_output_batches)),
+            exposure=None if self.table.exposure is None else self.table.exposure[rows[at]],
         )
 
 
@@ -182,6 +186,7 @@ class CellPlan(Plan):
             y=self.scaling.scale_y(y, output),
             cell_weight=float(self.num_batches),
             output_weight=self.num_batches * share,
+            exposure=None if self.table.exposure is None else self.table.exposure[row],
         )
 
 

@@ -46,6 +46,9 @@ class Table(ABC):
         One name per input column, when the user's container had them.
     """
 
+    #: What the means of counts are multiplied by at every input, shape (n,); None where there is no such thing.
+    exposure: FloatArray | None = None
+
     def __init__(
         self,
         X: FloatArray,
@@ -291,7 +294,11 @@ class Cells(Table):
         """Return the same observations as a grid if that is no larger than a few times the cells, else as they are."""
         X, row = np.unique(self.X, axis=0, return_inverse=True)
         place = row.reshape(-1) * self.num_outputs + self.output
-        if len(X) * self.num_outputs > GRID_CELLS * len(self.y) or len(np.unique(place)) < len(place):
+        if (
+            self.exposure is not None
+            or len(X) * self.num_outputs > GRID_CELLS * len(self.y)
+            or len(np.unique(place)) < len(place)
+        ):
             return self
         return self.to_grid()
 

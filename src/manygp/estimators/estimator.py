@@ -13,10 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
+from manygp.data.exposure import as_exposure
 from manygp.data.table import FloatArray, IntArray, find_outputs
-from manygp.errors import DataError, NotFittedError
+from manygp.errors import DataError, NotFittedError, SettingError
 from manygp.estimators.settings import check_size
-from manygp.likelihoods import Noiseless
+from manygp.likelihoods import Likelihood, Noiseless
 from manygp.prediction import Prediction
 from manygp.training import History
 
@@ -55,6 +56,8 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     n_outputs_: int
     _seed: int
     _flat_: bool
+    # Whether the model hands the exposure of a cell to its likelihood.
+    _knows_exposure = False
 
     @abstractmethod
     def _fit_table(self, table: Table) -> None:
@@ -70,7 +73,15 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, Y: Any = None, *, mask: Any = None, output_names: Sequence[Hashable] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        mask: Any = None,
+        output_names: Sequence[Hashable] | None = None,
+        exposure: Any = None,
+    ) -> Self:
         """Fit to a grid of observations.
 
         Parameters
@@ -84,9 +95,12 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             True where a cell of Y is observed; cells that are NaN are missing in any case.
         output_names
             Names of the outputs; those of a pandas or xarray Y by default, else 0 to p − 1.
+        exposure
+            For counts: what the means of all outputs are multiplied by at each input, shape (n,), such as the library
+            size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
         """
         table = as_table(X, Y, mask, output_names)
-        self._fit(table)
+        self._fit(table, exposure)
         self._flat_ = (Y.ndim if hasattr(Y, "ndim") else np.asarray(Y).ndim) == 1
         return self
 
@@ -108,7 +122,11 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         self._flat_ = False
         return self
 
-    def _fit(self, table: Table) -> None:
+    def _fit(self, table: Table, exposure: Any = None) -> None:
+        if exposure is not None:
+            if not self._knows_exposure:
+                raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
+            table.exposure = as_exposure(exposure, table)
         _warn_of_gaps(table)
         self._fit_table(table)
         self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
@@ -121,7 +139,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     # -- predicting ----------------------------------------------------------------------------------------------
 
     def predict(
-        self, X: Any, return_std: bool = False, outputs: Any = None
+        self, X: Any, return_std: bool = False, outputs: Any = None, *, exposure: Any = None
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
         """Predictive mean of the observations, shape (n, p), and their standard deviation if asked for.
 
@@ -133,15 +151,19 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             Whether to return (mean, std).
         outputs
             Names or positions of the outputs to predict; all by default.
+        exposure
+            As in `predict_dist`.
         """
-        dist = self.predict_dist(X, outputs)
+        dist = self.predict_dist(X, outputs, exposure=exposure)
         flat = self._flat_ and outputs is None
         mean = dist.mean[:, 0] if flat else dist.mean
         if not return_std:
             return mean
         return mean, dist.std[:, 0] if flat else dist.std
 
-    def predict_dist(self, X: Any, outputs: Any = None, *, observation_noise: bool = True) -> Prediction:
+    def predict_dist(
+        self, X: Any, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
+    ) -> Prediction:
         """Predictive distribution at all pairs of inputs and outputs.
 
         Parameters
@@ -152,6 +174,9 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             Names or positions of the outputs to predict; all by default.
         observation_noise
             Whether to predict observations y; otherwise the function f behind them.
+        exposure
+            For counts: the exposure of each row of X, shape (n,); 1 by default, at inputs of the fit too, since a
+            prediction does not know which of them X repeats.
         """
         inputs = self._check_inputs(X)
         chosen = find_outputs(self.output_names_, outputs)
@@ -161,10 +186,12 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             return inputs[cells // width], chosen[cells % width]
 
         names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs), width), inputs, chosen, names, observation_noise)
+        return self._prediction(place, (len(inputs), width), inputs, chosen, names, observation_noise, exposure)
 
-    def predict_cells(self, x: Any, outputs: Any, *, observation_noise: bool = True) -> Prediction:
-        """Predictive distribution of a list of cells: input x[i] and output outputs[i]."""
+    def predict_cells(
+        self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
+    ) -> Prediction:
+        """Predictive distribution of a list of cells: input x[i] and output outputs[i], with exposure[i] if given."""
         inputs = self._check_inputs(x)
         chosen = find_outputs(self.output_names_, outputs)
         if len(chosen) != len(inputs):
@@ -174,10 +201,24 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             return inputs[cells], chosen[cells]
 
         names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise)
+        return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise, exposure)
 
-    def evaluate(self, X: Any, Y: Any, outputs: Any = None) -> dict[str, float]:
-        """Scores of the predictions over the cells of Y that are not NaN: mse, nll, crps, coverage50, coverage90."""
+    def evaluate(
+        self, X: Any, Y: Any, outputs: Any = None, *, exposure: Any = None, plug_in: bool = False
+    ) -> dict[str, float]:
+        """Scores of the predictions over the cells of Y that are not NaN, see `Prediction.score`.
+
+        Parameters
+        ----------
+        X, Y
+            Inputs (n, d) and values (n, p).
+        outputs
+            Names or positions of the outputs that the columns of Y are; all by default.
+        exposure
+            For counts: the exposure of each row, shape (n,); 1 by default.
+        plug_in
+            Whether the nll takes the mean of f for f, as the paper does for counts.
+        """
         self._check_fitted()
         table = as_table(X, Y)
         named = hasattr(Y, "columns") or hasattr(Y, "dims")
@@ -189,7 +230,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
                 f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
                 "in the same order, or name them with outputs=."
             )
-        return self.predict_dist(table.X, outputs).score(table.Y)
+        return self.predict_dist(table.X, outputs, exposure=exposure).score(table.Y, plug_in=plug_in)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
@@ -223,6 +264,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         outputs: IntArray,
         names: Sequence[Hashable],
         observation_noise: bool,
+        exposure: Any = None,
     ) -> Prediction:
         check_size("num_samples", self.num_samples)
         device = next(self.model_.parameters()).device
@@ -239,6 +281,9 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
         width = num_samples * max(predictor.width, 1)
         likelihood = self.model_.likelihood if observation_noise else Noiseless()
+        if exposure is not None:
+            self._check_exposure(self.model_.likelihood)
+            exposure = as_exposure(exposure, shape[0])
         return Prediction(
             components,
             shape,
@@ -249,7 +294,15 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             outputs,
             names,
             device,
+            exposure if observation_noise else None,
         )
+
+    def _check_exposure(self, likelihood: Likelihood) -> None:
+        if not (self._knows_exposure and likelihood.takes_exposure):
+            raise SettingError(
+                f"{type(self).__name__} with {type(likelihood).__name__} observations takes no exposure, which belongs "
+                "to counts: leave it out or choose another likelihood."
+            )
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):

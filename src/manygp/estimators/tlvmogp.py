@@ -16,7 +16,7 @@ from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_positive, check_size
 from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import make_likelihood
+from manygp.likelihoods import LIKELIHOODS, Likelihood, choose_likelihood, make_likelihood
 from manygp.models import (
     TransformedLatentModel,
     choose_latent_dim,
@@ -26,6 +26,8 @@ from manygp.models import (
     start_from_data,
     start_from_prior,
 )
+from manygp.models.guesses import check_support, guess_table, start_likelihood, start_posterior
+from manygp.models.inducing import sample_places
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 __all__ = ["TLVMOGP"]
@@ -34,6 +36,8 @@ logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard",)
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
+# Values that a likelihood is chosen by.
+_SAMPLE_CELLS = 100_000
 
 
 class TLVMOGP(TrainedEstimator):
@@ -55,7 +59,8 @@ class TLVMOGP(TrainedEstimator):
     kernel
         "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
     likelihood
-        "gaussian".
+        "gaussian", "student-t", "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the
+        values), a likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
     bound
         "standard".
     latent_posterior
@@ -73,7 +78,8 @@ class TLVMOGP(TrainedEstimator):
     standardize
         True lets the preset choose: "fast" standardises inputs, and outputs one by one, all alike or from completed
         columns, whichever predicts held-out cells best; "paper" leaves inputs raw and gives all outputs one scale.
-        "output", "global" and "completed" name a choice; False leaves everything raw.
+        "output", "global" and "completed" name a choice; False leaves everything raw. Counts and labels are never
+        scaled.
     preset
         "fast" starts from the data and takes natural steps; "paper" follows the published procedure: Adam on
         everything from the prior.
@@ -96,6 +102,7 @@ class TLVMOGP(TrainedEstimator):
     latent_mean_ : array of shape (p, latent_dim)
     latent_covariance_ : array of shape (p, latent_dim, latent_dim)
     inducing_points_ : array of shape (num_inducing, embedding dimensions)
+    likelihood_ : name of the likelihood
     history_ : `History`
     model_, scaling_ : the trained module, and the map between its units and the user's
 
@@ -118,7 +125,7 @@ class TLVMOGP(TrainedEstimator):
         spectral_bound: float | None = 0.1,
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str = "gaussian",
+        likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
         bound: str = "standard",
         latent_posterior: str = "full",
         latent_prior_mean: Any = None,
@@ -163,6 +170,7 @@ class TLVMOGP(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: TransformedLatentModel
+    _knows_exposure = True
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -182,6 +190,12 @@ class TLVMOGP(TrainedEstimator):
             return (L @ L.mT).cpu().numpy()
 
     @property
+    def likelihood_(self) -> str:
+        """Name of the likelihood, or of its class if it was given as an object."""
+        self._check_fitted()
+        return _name_of(self.model_.likelihood)
+
+    @property
     def inducing_points_(self) -> FloatArray:
         """Inducing points in the embedding space, shape (m, e)."""
         self._check_fitted()
@@ -197,7 +211,31 @@ class TLVMOGP(TrainedEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
-        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+        likelihood = self._likelihood_for(table, rng)
+        check_support(likelihood, table)
+        if table.exposure is not None:
+            self._check_exposure(likelihood)
+        if not likelihood.is_affine and self.standardize not in (True, False):
+            raise SettingError(
+                f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
+                f"observations are {likelihood.support}: leave standardize at True or False."
+            )
+        if self.preset == "paper":
+            return self._begin_at_prior(table, likelihood)
+        begin = self._begin_at_data if likelihood.is_affine else self._begin_at_guesses
+        return begin(table, likelihood, rng)
+
+    def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
+        """The likelihood, chosen by the values if that is left to them."""
+        if self.likelihood != "auto":
+            return make_likelihood(self.likelihood, table.num_outputs)
+        _, _, y = sample_places(table, _SAMPLE_CELLS, rng)
+        chosen = choose_likelihood(y)
+        logger.info(
+            "likelihood='auto' chose %r: of %d values %.0f%% are zero and %.0f%% whole; mean %.3g, variance %.3g",
+            *(chosen, len(y), 100 * np.mean(y == 0), 100 * np.mean(y == np.floor(y)), y.mean(), y.var()),
+        )
+        return make_likelihood(chosen, table.num_outputs)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -209,28 +247,31 @@ class TLVMOGP(TrainedEstimator):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         if not isinstance(self.kernel, gpytorch.kernels.Kernel):
             check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
-        check_choice("likelihood", self.likelihood, ("gaussian",))
+        if not isinstance(self.likelihood, Likelihood | gpytorch.likelihoods.Likelihood):
+            check_choice("likelihood", self.likelihood, (*LIKELIHOODS, "auto"), " or a likelihood")
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
-    def _begin_at_prior(self, table: Table) -> tuple[TransformedLatentModel, Scaling]:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
         outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
         if outputs == "completed":
             raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs)
+        scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
         prior_mean = self._prior_mean(table.num_outputs)
         default = _PAPER["latent_dim"] if prior_mean is None else prior_mean.shape[1]
         latent_dim = default if self.latent_dim == "auto" else self.latent_dim
         automatic = min(_PAPER["num_inducing"], table.num_observed)
         num_inducing = automatic if self.num_inducing == "auto" else self.num_inducing
-        model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
+        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
         start_from_prior(model)
         return model, scaling
 
-    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
         prior_mean = self._prior_mean(table.num_outputs)
         latent_dim: Any = self.latent_dim
@@ -254,11 +295,40 @@ class TLVMOGP(TrainedEstimator):
         logger.info(
             "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, choice.kind
         )
-        model = self._restore(self._check_sizes(table, latent_dim, num_inducing))
+        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
         start_from_data(model, table, scaling, found, factors, rng)
+        start_likelihood(model, table, scaling, factors, rng)
         return model, scaling
 
-    def _check_sizes(self, table: Table, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
+    def _begin_at_guesses(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[TransformedLatentModel, Scaling]:
+        """As from data, with guesses of f in the place of counts or labels."""
+        guesses, level = guess_table(likelihood, table, rng)
+        scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
+        prior_mean = self._prior_mean(table.num_outputs)
+        latent_dim: Any = self.latent_dim
+        if latent_dim == "auto" and prior_mean is not None:
+            latent_dim = prior_mean.shape[1]
+        rank = choose_latent_dim(guesses, scaling, rng, **({} if latent_dim == "auto" else {"most": latent_dim}))
+        latent_dim = rank if latent_dim == "auto" else latent_dim
+        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
+        factors = factorise(guesses, scaling, latent_dim, rng=rng) if is_factorised else None
+        held_out_error = choose_scaling(guesses, ("none",), rank, rng).held_out_error
+        found = find_lengthscales(guesses, scaling, factors, held_out_error, rng)
+        num_inducing: Any = self.num_inducing
+        if num_inducing == "auto":
+            num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
+        logger.info("latent_dim=%d, num_inducing=%d", latent_dim, num_inducing)
+        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
+        start_from_data(model, guesses, scaling, found, factors, rng)
+        model.set_levels(torch.as_tensor(level))
+        is_whole = guesses.num_inputs == table.num_inputs
+        start_likelihood(model, table, scaling, factors if is_whole else None, rng)
+        start_posterior(model, guesses, scaling, found, rng)
+        return model, scaling
+
+    def _check_sizes(self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
         if num_inducing > table.num_observed:
             raise SettingError(
                 f"num_inducing={num_inducing} exceeds the {table.num_observed} observed cells: use fewer or 'auto'."
@@ -273,6 +343,7 @@ class TLVMOGP(TrainedEstimator):
             "num_outputs": table.num_outputs,
             "latent_dim": int(latent_dim),
             "num_inducing": int(num_inducing),
+            **({"likelihood": _name_of(likelihood)} if self.likelihood == "auto" else {}),
         }
 
     def _prior_mean(self, num_outputs: int) -> FloatArray | None:
@@ -302,9 +373,7 @@ class TLVMOGP(TrainedEstimator):
         embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
-        kernel = make_kernel(self.kernel, e, log_parameters=not paper)
-        # The published noise starts at a variance of 1e-4, far below which the jitter has to stay.
-        gp = InducingGP(kernel, torch.zeros(m, e), posterior, **({"jitter": 1e-8} if paper else {}))
+        gp = InducingGP(make_kernel(self.kernel, e, log_parameters=not paper), torch.zeros(m, e), posterior)
         prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"],
@@ -315,8 +384,9 @@ class TLVMOGP(TrainedEstimator):
             sparse=not paper,
             relative=not paper,
         )
-        likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
-        return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim))
+        likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
+        has_levels = not (paper or likelihood.is_affine)
+        return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, sparse=not paper)
 
     def _sizes(self) -> dict[str, Any]:
         latents = self.model_.latents
@@ -325,4 +395,10 @@ class TLVMOGP(TrainedEstimator):
             "num_outputs": self.n_outputs_,
             "latent_dim": latents.dim,
             "num_inducing": len(self.model_.gp.Z),
+            **({"likelihood": self.likelihood_} if self.likelihood == "auto" else {}),
         }
+
+
+def _name_of(likelihood: Likelihood) -> str:
+    kind = type(likelihood)
+    return next((name for name, known in LIKELIHOODS.items() if known is kind), kind.__name__)

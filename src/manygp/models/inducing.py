@@ -10,13 +10,19 @@ from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 
-__all__ = ["greedy_inducing", "sample_cells"]
+__all__ = ["greedy_inducing", "sample_cells", "sample_places"]
 
 
 def sample_cells(
     table: Table, scaling: Scaling, size: int, rng: np.random.Generator
 ) -> tuple[FloatArray, IntArray, FloatArray]:
     """Scaled inputs, outputs and scaled values of about `size` observed cells drawn at random."""
+    row, output, y = sample_places(table, size, rng)
+    return scaling.scale_x(table.X[row]), output, scaling.scale_y(y, output)
+
+
+def sample_places(table: Table, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+    """Input rows, outputs and values of about `size` observed cells drawn at random."""
     if isinstance(table, Cells):
         chosen = rng.choice(len(table.y), min(size, len(table.y)), replace=False)
         row, output, y = chosen, table.output[chosen], table.y[chosen]
@@ -35,7 +41,7 @@ def sample_cells(
         if len(y) > size:
             kept = rng.choice(len(y), size, replace=False)
             row, output, y = row[kept], output[kept], y[kept]
-    return scaling.scale_x(table.X[row]), output, scaling.scale_y(y, output)
+    return row, output, y
 
 
 def _observed_subset(table: Grid, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:

@@ -15,8 +15,9 @@ __all__ = ["TransformedLatentModel"]
 class TransformedLatentModel(nn.Module):
     """Transformed latent variable multi-output GP.
 
-    Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = f(Φ(x, h_p)), y ~ p(y | f_p(x)), with Φ a network on
-    the concatenated pair (x, h_p), both in units of their own lengthscales.
+    Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = c_p + f(Φ(x, h_p)), y ~ p(y | f_p(x)), with Φ a network
+    on the concatenated pair (x, h_p), both in units of their own lengthscales, and with c_p = 0 where y is scaled.
+    Otherwise the levels c_p ~ N(c⁰_p, 1) are learned as points.
 
     Approximation: q(f, u, H) = p(f | u) q(u) Π_p q(h_p), u = f(Z) with Z in the embedding space.
 
@@ -37,6 +38,10 @@ class TransformedLatentModel(nn.Module):
         p(y | f).
     units
         What every input and latent dimension is divided by before Φ, shape (d + h,).
+    has_levels
+        Whether every output has a level of its own.
+    sparse
+        Whether gradients of levels and of the likelihood's parameters hold only the outputs that a batch touched.
     """
 
     embedding: nn.Module
@@ -44,6 +49,7 @@ class TransformedLatentModel(nn.Module):
     latents: Latents
     likelihood: Likelihood
     units: Tensor
+    prior_level: Tensor | None
 
     def __init__(
         self,
@@ -52,10 +58,28 @@ class TransformedLatentModel(nn.Module):
         latents: Latents,
         likelihood: Likelihood,
         units: Float[Tensor, " dh"],
+        has_levels: bool = False,
+        sparse: bool = False,
     ):
         super().__init__()
         self.embedding, self.gp, self.latents, self.likelihood = embedding, gp, latents, likelihood
         self.register_buffer("units", units.double())
+        self.sparse = likelihood.sparse_rows = sparse
+        start = torch.zeros(latents.num_outputs, 1, dtype=torch.float64) if has_levels else None
+        self.register_buffer("prior_level", start)
+        self.level = None if start is None else nn.Parameter(start.clone())
+
+    def levels(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"] | None:
+        """Levels c_p of some outputs, or None if there are none."""
+        return None if self.level is None else nn.functional.embedding(outputs, self.level, sparse=self.sparse)[:, 0]
+
+    @torch.no_grad()
+    def set_levels(self, level: Float[Tensor, " p"]) -> None:
+        """Set the levels and the means of their prior."""
+        assert self.level is not None
+        assert self.prior_level is not None
+        self.level.copy_(level.unsqueeze(-1))
+        self.prior_level.copy_(level.unsqueeze(-1))
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
@@ -73,16 +97,32 @@ class TransformedLatentModel(nn.Module):
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
         e = self.embed(batch.x, self.latents.rsample(batch.outputs, batch.column, generator))
-        return self.gp.evidence(e, batch.y, batch.outputs[batch.column], self.likelihood)
+        level = self.levels(batch.outputs)
+        return self.gp.evidence(
+            e,
+            batch.y,
+            batch.outputs[batch.column],
+            self.likelihood,
+            batch.exposure,
+            None if level is None else level.index_select(0, batch.column),
+        )
 
     def _terms(self, batch: CellBatch, evidence: Evidence) -> ElboTerms:
         q = self.gp.posterior.moments()
         kl_h = (batch.output_weight * self.latents.kl(batch.outputs)).sum()
+        level = self.levels(batch.outputs)
+        if level is not None and self.prior_level is not None:
+            # −log N(c_p | c⁰_p, 1) without its constant
+            distance = level - self.prior_level[batch.outputs, 0]
+            kl_h = kl_h + 0.5 * (batch.output_weight * distance.square()).sum()
         return ElboTerms(batch.cell_weight * evidence.expected_log_lik(q), q.kl(), kl_h)
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output, of which a step touches only a few."""
-        return self.latents.parameters()
+        yield from self.latents.parameters()
+        yield from self.likelihood.row_parameters()
+        if self.level is not None:
+            yield self.level
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "Predictor":
@@ -107,4 +147,6 @@ class Predictor:
         pairs = x.expand(self.num_samples, *x.shape).reshape(-1, x.shape[-1])
         mean, variance = self.conditional(self.model.embed(pairs, h.flatten(0, 1)))
         shape = (self.num_samples, x.shape[0])
-        return mean.view(shape), variance.view(shape)
+        level = self.model.levels(outputs)
+        mean = mean.view(shape) if level is None else mean.view(shape) + level
+        return mean, variance.view(shape)

@@ -21,6 +21,7 @@ class CellBatch:
     column: Int[Tensor, " b"]
     cell_weight: float
     output_weight: Float[Tensor, " p"]
+    exposure: Float[Tensor, " b"] | None = None
 
     @classmethod
     def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
@@ -36,6 +37,7 @@ class CellBatch:
             column=move(batch.column, torch.int64),
             cell_weight=batch.cell_weight,
             output_weight=move(batch.output_weight, torch.float64),
+            exposure=None if batch.exposure is None else move(batch.exposure, dtype),
         )
 
 

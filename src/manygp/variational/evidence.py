@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
-from manygp.likelihoods import Likelihood
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import gram, lower_product, safe_cholesky, triangular_inverse, unwhitened, whitened
-from manygp.variational.posterior import Posterior, PosteriorMoments
+from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
 __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 
@@ -25,6 +25,13 @@ __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 MIN_VARIANCE = 1e-8
 # Largest rounding error of the precision that is left as it is.
 _MAX_ROUNDING = 1e-4
+# A natural step sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all
+# that is. And it moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
+_MAX_VARIANCE, _MAX_MOVE = 9.0, 3.0
+_MAX_HALVINGS = 20
+# A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
+# forget.
+_MAX_INFORMATION = 30.0
 
 
 class Evidence(ABC):
@@ -37,6 +44,10 @@ class Evidence(ABC):
     @abstractmethod
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
         """(θ̂, Λ̂): where a natural step of rate 1 leads when each cell counts `weight` times."""
+
+    def safe_rate(self, posterior: Posterior, target: tuple[Tensor, Tensor], rate: float) -> float:
+        """The rate, or as much of it as the distance to the target can be trusted."""
+        return rate
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,10 @@ class GaussianEvidence(Evidence):
 
 @dataclass(frozen=True)
 class SiteEvidence(Evidence):
-    """Any likelihood, cell by cell, through the marginals N(μᵢ, vᵢ) of fᵢ."""
+    """Any likelihood, cell by cell, through the marginals N(μᵢ, vᵢ) of fᵢ.
+
+    The likelihood sees level + f where there are levels.
+    """
 
     K: Float[Tensor, "b m"]
     diagonal: Float[Tensor, " b"]
@@ -96,6 +110,8 @@ class SiteEvidence(Evidence):
     y: Float[Tensor, " b"]
     outputs: Int[Tensor, " b"]
     likelihood: Likelihood
+    exposure: Float[Tensor, " b"] | None = None
+    level: Float[Tensor, " b"] | None = None
 
     def marginals(self, q: PosteriorMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """μᵢ = kᵢᵀ L⁻ᵀ m and vᵢ = kᵢᵢ − kᵢᵀ C kᵢ with C = L⁻ᵀ (I − S) L⁻¹."""
@@ -106,24 +122,52 @@ class SiteEvidence(Evidence):
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         mean, variance = self.marginals(q)
-        return self.likelihood.expected_log_prob(mean, variance, self.y.to(mean.dtype), self.outputs).sum()
+        y = self.y.to(mean.dtype)
+        return self.likelihood.expected_log_prob(self._raised(mean), variance, y, self.outputs, self.exposure).sum()
 
+    def _raised(self, mean: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        return mean if self.level is None else mean + self.level
+
+    @torch.no_grad()
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            mean, variance = self.marginals(posterior.moments())
-        with torch.enable_grad():
-            mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
-            total = self.likelihood.expected_log_prob(mean, variance, self.y.to(mean.dtype), self.outputs).sum()
-            slope, curvature = torch.autograd.grad(total, (mean, variance))
-        with torch.no_grad():
-            # βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ; where the likelihood is not log-concave βᵢ is held at zero
-            β = (-2.0 * curvature).clamp(min=0.0)
-            γ = slope + β * mean
-            K = self.K.to(self.Linv.dtype)
-            # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
-            Λ = weight * whitened(self.Linv, gram(K * β.sqrt().unsqueeze(-1)))
-            θ = weight * (self.Linv @ (K.T @ γ))
-            return θ, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
+        mean, variance = self.marginals(posterior.moments())
+        slope, curvature = self.likelihood.site_derivatives(
+            self._raised(mean),
+            variance.clamp(max=_MAX_VARIANCE),
+            self.y.to(mean.dtype),
+            self.outputs,
+            self.exposure,
+        )
+        # βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ; where the likelihood is not log-concave βᵢ is held at zero
+        β = (-2.0 * curvature).clamp(min=0.0)
+        if self.likelihood.is_discrete and len(self.y):
+            # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
+            most = _MAX_INFORMATION * (1.0 + self.y.max().to(mean.dtype))
+            share = (most / β.clamp(min=MIN_VARIANCE)).clamp(max=1.0)
+            β, slope = β * share, slope * share
+        γ = slope + β * mean
+        K = self.K.to(self.Linv.dtype)
+        # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
+        Λ = weight * whitened(self.Linv, gram(K * β.sqrt().unsqueeze(-1)))
+        θ = weight * (self.Linv @ (K.T @ γ))
+        return θ, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
+
+    @torch.no_grad()
+    def safe_rate(self, posterior: Posterior, target: tuple[Tensor, Tensor], rate: float) -> float:
+        if isinstance(self.likelihood, Gaussian) or not len(self.y):
+            # The target is the optimum itself.
+            return rate
+        assert isinstance(posterior, NaturalPosterior)
+        A = self.K.to(self.Linv.dtype) @ self.Linv.T
+        before = A @ posterior.moments().mean
+        for _ in range(_MAX_HALVINGS):
+            ahead = NaturalPosterior(len(target[0])).to(target[0].device)
+            ahead.step(posterior.theta, posterior.precision, 1.0)
+            ahead.step(*target, rate)
+            if (A @ ahead.moments().mean - before).abs().max() <= _MAX_MOVE:
+                break
+            rate *= 0.5
+        return rate
 
 
 def projection_matrices(Linv: Float[Tensor, "m m"], q: PosteriorMoments) -> tuple[Tensor, Tensor]:

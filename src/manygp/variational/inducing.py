@@ -54,18 +54,26 @@ class InducingGP(nn.Module):
         return triangular_inverse(safe_cholesky(cross_covariance(self.kernel, self.Z, self.Z), self.jitter))
 
     def evidence(
-        self, e: Float[Tensor, "b e"], y: Float[Tensor, " b"], outputs: Int[Tensor, " b"], likelihood: Likelihood
+        self,
+        e: Float[Tensor, "b e"],
+        y: Float[Tensor, " b"],
+        outputs: Int[Tensor, " b"],
+        likelihood: Likelihood,
+        exposure: Float[Tensor, " b"] | None = None,
+        level: Float[Tensor, " b"] | None = None,
     ) -> Evidence:
-        """What cells with embeddings e and values y say about q(v)."""
+        """What cells with embeddings e and values y say about q(v), when the likelihood sees level + f."""
+        assert level is None or not likelihood.is_affine
         if isinstance(likelihood, Gaussian) and likelihood.is_shared:
             return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, likelihood.noise[0], self.jitter)
         K, diagonal = cross_covariance(self.kernel, e, self.Z.to(e.dtype)), kernel_diagonal(self.kernel, e)
-        return SiteEvidence(K, diagonal, self.whitening(), y, outputs, likelihood)
+        return SiteEvidence(K, diagonal, self.whitening(), y, outputs, likelihood, exposure, level)
 
     def natural_step(self, evidence: Evidence, weight: float, rate: float) -> None:
         """Move q(v) towards its optimum for a batch whose cells count `weight` times each."""
         if isinstance(self.posterior, NaturalPosterior):
-            self.posterior.step(*evidence.natural_target(self.posterior, weight), rate)
+            target = evidence.natural_target(self.posterior, weight)
+            self.posterior.step(*target, evidence.safe_rate(self.posterior, target, rate))
 
     def conditional(self) -> "Conditional":
         """q(f) as a function of embeddings, with all that depends on q(v) alone computed once."""

@@ -191,6 +191,24 @@ def test_bad_files_and_settings_get_one_sentence(folder: Path) -> None:
     assert not (folder / "p.csv").exists()
 
 
+def test_counts_are_fitted_with_a_likelihood_of_their_own(folder: Path) -> None:
+    counts = wide_frame().round().clip(lower=0.0).assign(day=np.arange(12.0))
+    counts.to_csv(folder / "counts.csv", index=False)
+    chosen = ("--set", "likelihood=zinb")
+    assert run("fit", folder / "counts.csv", "--out", folder / "zinb", *QUICK, *chosen).exit_code == 0
+    scores = json.loads(run("evaluate", folder / "zinb", folder / "counts.csv", "--json").stdout)
+    assert "crps" not in scores
+    assert 0.0 < scores["nll"] < 5.0
+    written = run("predict", folder / "zinb", "--inputs", folder / "new.csv", "--out", folder / "zinb.csv")
+    assert written.exit_code == 0
+    upper = pd.read_csv(folder / "zinb.csv")["upper90"]
+    assert (upper == upper.round()).all()
+    out = folder / "none"
+    fails(run("fit", folder / "wide.csv", "--out", out, *QUICK, *chosen), "counts (0, 1, 2, ...)")
+    fails(run("fit", folder / "counts.csv", "--out", out, "--set", "likelihood=zimb"), "'zimb'", "'zinb'")
+    assert not out.exists()
+
+
 def test_inputs_of_another_model_are_refused(folder: Path) -> None:
     pd.DataFrame({"hour": [1.0]}).to_csv(folder / "hours.csv", index=False)
     result = run("predict", folder / "model", "--inputs", folder / "hours.csv", "--out", folder / "p.csv")
