@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
-from manygp.estimators import TLVMOGP, Estimator, IndGP
+from manygp.estimators import GSLVMOGP, LVMOGP, SVLMC, TLVMOGP, Estimator, IndGP
 from manygp.kernels import make_kernel
 from manygp.likelihoods import (
     Bernoulli,
@@ -113,6 +113,7 @@ AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_Qu
 
 _QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
 _TINY: dict[str, Any] = {"latent_dim": 2, "num_inducing": 10, "epochs": 3, **_QUIET}
+_SEPARABLE = {"latent_dim": 2, "num_inducing_latents": 3, "num_inducing_inputs": 5, "epochs": 3, **_QUIET}
 ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
     "tlvmogp": (TLVMOGP, _TINY | {"standardize": "output", "num_samples": 5}),
     "tlvmogp, paper preset": (TLVMOGP, _TINY | {"preset": "paper"}),
@@ -124,8 +125,22 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
         TLVMOGP,
         _TINY | {"standardize": False, "latent_posterior": "point", "embedding": "identity", "num_samples": 1},
     ),
+    "lvmogp": (LVMOGP, _SEPARABLE | {"standardize": "output", "num_samples": 5}),
+    "lvmogp, paper preset, matern": (LVMOGP, _SEPARABLE | {"preset": "paper", "kernel": "matern32"}),
+    "gs-lvmogp": (GSLVMOGP, _SEPARABLE | {"standardize": "output", "num_components": 2, "num_samples": 5}),
+    "gs-lvmogp, paper preset, point latents": (
+        GSLVMOGP,
+        _SEPARABLE | {"preset": "paper", "num_components": 2, "latent_posterior": "point"},
+    ),
     "ind-gp": (IndGP, _QUIET),
     "ind-gp, shared kernel": (IndGP, {"share_kernel": True, "kernel": "matern52", "standardize": "output", **_QUIET}),
     "ind-gp, sparse": (IndGP, {"num_inducing": 8, "epochs": 3, **_QUIET}),
     "ind-gp, paper preset": (IndGP, {"preset": "paper", "epochs": 20, **_QUIET}),
+    "sv-lmc": (SVLMC, {"num_latents": 2, "num_inducing": 6, "epochs": 3, "standardize": "output", **_QUIET}),
+    "sv-lmc, point weights, matern": (
+        SVLMC,
+        {"num_latents": 3, "num_inducing": 5, "epochs": 3, "standardize": "global", **_QUIET}
+        | {"mixing_posterior": "point", "kernel": "matern32"},
+    ),
+    "sv-lmc, paper preset": (SVLMC, {"preset": "paper", "num_latents": 2, "num_inducing": 5, "epochs": 3, **_QUIET}),
 }

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from manygp import TLVMOGP, IndGP
+from manygp import GSLVMOGP, LVMOGP, SVLMC, TLVMOGP, IndGP
 
 from .conftest import fresh, observations
 from .registry import ESTIMATORS
@@ -21,7 +21,10 @@ from .registry import ESTIMATORS
 # Only the number of inducing points must be left to the model, because a fixed one is refused on a single sample.
 CHECKED = [
     TLVMOGP(latent_dim=2, epochs=3, standardize="output", device="cpu", progress=False),
+    LVMOGP(2, 2, 10, epochs=3, standardize="output", device="cpu", progress=False),
+    GSLVMOGP(2, 1, 3, 10, epochs=3, standardize="output", device="cpu", progress=False),
     IndGP(device="cpu", progress=False),
+    SVLMC(num_latents=2, epochs=3, standardize="output", device="cpu", progress=False),
 ]
 
 

@@ -9,13 +9,21 @@ import gpytorch
 from torch import nn
 
 from manygp.estimators.estimator import Estimator
+from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
 from manygp.estimators.indgp import IndGP
 from manygp.estimators.persistence import load_estimator
+from manygp.estimators.svlmc import SVLMC
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["ESTIMATORS", "TLVMOGP", "Estimator", "IndGP", "load"]
+__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
 
-ESTIMATORS: dict[str, type[Estimator]] = {"tlvmogp": TLVMOGP, "ind-gp": IndGP}
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "tlvmogp": TLVMOGP,
+    "ind-gp": IndGP,
+    "lvmogp": LVMOGP,
+    "gs-lvmogp": GSLVMOGP,
+    "sv-lmc": SVLMC,
+}
 
 
 def load(path: str | Path, **modules: nn.Module | gpytorch.kernels.Kernel) -> Estimator:

@@ -20,6 +20,7 @@ from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
 from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling, climb_evidence, maximise_evidence
 from manygp.models.inducing import sample_cells
+from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points, start_processes
 from manygp.training import EpochRecord, History
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
@@ -223,8 +224,12 @@ class IndGP(TrainedEstimator):
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
-        scaling, paper = self._scaling(table, rng), self.preset == "paper"
-        found = None if paper else evidence_lengthscales(table, scaling, rng)
+        likelihood, values = self._make_likelihood(table.num_outputs), table
+        if not likelihood.is_affine:
+            likelihood.check(table.cells(table.places())[2])
+            values = guessed_functions(likelihood, table)[0]
+        scaling = self._scaling(table, rng)
+        found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
             m = choose_num_points(table, scaling, found)
@@ -287,7 +292,8 @@ class IndGP(TrainedEstimator):
         size = 1 if self.share_kernel else p
         kernels = KernelBatch(self.kernel, d, size, log_parameters=fast)
         posterior = NaturalPosteriorBatch(p, m) if fast else CholeskyPosteriorBatch(p, m)
-        processes = InducingBatch(kernels, torch.zeros(size, m, d), posterior, sparse=fast)
+        jitter = 1e-6 if fast else 1e-8
+        processes = InducingBatch(kernels, torch.zeros(size, m, d), posterior, jitter, sparse=fast)
         likelihood = self._make_likelihood(p)
         likelihood.sparse_rows = fast
         bias = None if likelihood.is_affine else torch.zeros(p, 1)

@@ -108,7 +108,9 @@ class SparseIndependentModel(nn.Module):
         # Λ̂ = I + w Aᵀ diag(β) A with β = −2 ∂E/∂v, held at zero where the likelihood is not log-concave
         target = projection.precision(weight * padding.pad((-2.0 * by_variance).clamp(min=0.0)))
         gradient = projection.pull(weight * padding.pad(by_mean)) - q.mean
-        posterior.shift(rate * posterior.direction(gradient, target, rate, batch.outputs), batch.outputs)
+        factor = posterior.sharpen(target, rate, batch.outputs)
+        step = torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
+        posterior.shift(rate * step, batch.outputs)
 
     def _terms(self, batch: CellBatch, padding: Padding, projection: Projection) -> ElboTerms:
         q = self.processes.posterior.moments(batch.outputs)

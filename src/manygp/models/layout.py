@@ -1,4 +1,4 @@
-"""How lists of cells are laid out for batched products: distinct inputs, and one padded row for each group."""
+"""How lists of cells are laid out for batched products: by inputs and outputs, or one padded row for each group."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["Padding", "distinct_inputs", "pad_groups"]
+__all__ = ["CellGrid", "Padding", "distinct_inputs", "pad_groups"]
+
+# A full grid is worth its empty cells up to so many for each observed one: its products are that much faster.
+_GRID_CELLS = 8
 
 
 def distinct_inputs(x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n d"], Int[Tensor, " b"]]:
@@ -19,6 +22,50 @@ def distinct_inputs(x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n d"], Int[
     changed = torch.ones(len(x), dtype=torch.bool, device=x.device)
     changed[1:] = (x[1:] != x[:-1]).any(-1)
     return x[changed], changed.long().cumsum(0) - 1
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """Cells as places of a grid of n rows, with q numbers each, and p columns, with q weights each.
+
+    Products run over the whole grid where it is well filled, and over the cells alone where it is not.
+
+    Parameters
+    ----------
+    row, column
+        Row and column of every cell, shape (b,); several cells may stand in one place.
+    num_rows, num_columns
+        Size of the grid.
+    """
+
+    row: Int[Tensor, " b"]
+    column: Int[Tensor, " b"]
+    num_rows: int
+    num_columns: int
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether products run over the whole grid."""
+        return self.num_rows * self.num_columns <= _GRID_CELLS * len(self.row)
+
+    @property
+    def place(self) -> Int[Tensor, " b"]:
+        """Flat place of every cell."""
+        return self.row * self.num_columns + self.column
+
+    def mix(self, G: Float[Tensor, "n q"], W: Float[Tensor, "p q"]) -> Float[Tensor, " b"]:
+        """Σ_q G_nq W_pq of every cell (n, p)."""
+        if self.is_filled:
+            return (G @ W.T).flatten().index_select(0, self.place)
+        return (G.index_select(0, self.row) * W.index_select(0, self.column)).sum(-1)
+
+    def collect(self, values: Float[Tensor, " b"], W: Float[Tensor, "p q"]) -> Float[Tensor, "n q"]:
+        """Σ_p values_np W_pq over the cells of every row, the transpose of `mix` in G."""
+        if self.is_filled:
+            grid = values.new_zeros(self.num_rows * self.num_columns).index_add(0, self.place, values)
+            return grid.view(self.num_rows, self.num_columns) @ W
+        terms = values.unsqueeze(-1) * W.index_select(0, self.column)
+        return values.new_zeros(self.num_rows, W.shape[1]).index_add(0, self.row, terms)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from manygp.data import Scaling, Table
 from manygp.models.evidence import Lengthscales
 from manygp.variational import InducingBatch, KernelBatch
 
-__all__ = ["choose_num_points", "greedy_points", "start_processes"]
+__all__ = ["choose_num_points", "greedy_points", "place_points", "start_processes", "variance_left"]
 
 _MIN_POINTS, _MAX_POINTS = 20, 200
 _MAX_CANDIDATES = 2000
@@ -35,6 +35,14 @@ def start_processes(
     ones = torch.ones(1, table.num_features, dtype=torch.float64)
     processes.kernels.rescale(ones, torch.full((1,), found.signal, dtype=torch.float64))
     place_points(processes, table, scaling, rng)
+
+
+@torch.no_grad()
+def variance_left(processes: InducingBatch, table: Table, scaling: Scaling) -> Float[Tensor, " q"]:
+    """Mean variance of every process that its inducing points leave open at the inputs."""
+    chosen = np.linspace(0, table.num_inputs - 1, min(table.num_inputs, _MAX_CANDIDATES)).astype(int)
+    projection = processes.project(torch.as_tensor(scaling.scale_x(table.X[chosen])))
+    return (projection.diagonal - projection.A.square().sum(-1)).clamp(min=0.0).mean(-1)
 
 
 @torch.no_grad()

@@ -54,17 +54,13 @@ class NaturalPosteriorBatch(nn.Module):
         return BatchMoments(mean, Rinv.mT @ Rinv, 2.0 * Rinv.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
     @torch.no_grad()
-    def direction(
-        self,
-        gradient: Float[Tensor, "r m"],
-        precision: Float[Tensor, "r m m"],
-        rate: float,
-        which: Int[Tensor, " r"] | None = None,
-    ) -> Float[Tensor, "r m"]:
-        """Move the precisions by a natural step, Λ ← (1 − g) Λ + g Λ̂, and return where the means should go.
+    def sharpen(
+        self, precision: Float[Tensor, "r m m"], rate: float, which: Int[Tensor, " r"] | None = None
+    ) -> Float[Tensor, "r m m"]:
+        """Move the precisions by a natural step, Λ ← (1 − g) Λ + g Λ̂, and return their Cholesky factors.
 
-        In natural coordinates the step θ ← (1 − g) θ + g θ̂ takes the mean to m + g Λ⁻¹ ∇, where ∇ is the gradient of
-        the bound for the mean and Λ the new precision; Λ⁻¹ ∇ is returned, see `shift`.
+        The means are left where they are. In natural coordinates the step θ ← (1 − g) θ + g θ̂ takes them to
+        m + g Λ⁻¹ ∇, where ∇ is the gradient of the bound for the mean and Λ the new precision; see `shift`.
         """
         target = symmetrize(precision)
         if which is None:
@@ -72,7 +68,7 @@ class NaturalPosteriorBatch(nn.Module):
         else:
             moved = self.precision[which].lerp_(target, rate)
             self.precision[which] = moved
-        return torch.cholesky_solve(gradient.unsqueeze(-1), safe_cholesky(moved)).squeeze(-1)
+        return safe_cholesky(moved)
 
     @torch.no_grad()
     def shift(self, change: Float[Tensor, "r m"], which: Int[Tensor, " r"] | None = None) -> None:

@@ -45,6 +45,13 @@ class KernelBatch(nn.Module):
             parameter.data = parameter.data.expand(size, *parameter.shape).clone()
 
     @property
+    def name(self) -> str | None:
+        """Name of the kernels, or None if they are of the user's own making."""
+        if not self.is_fused:
+            return None
+        return {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}.get(self._smoothness, "rbf")
+
+    @property
     def is_fused(self) -> bool:
         """Whether the closed form computes these kernels: scaled RBF or Matern on all dimensions, nothing more."""
         if type(self.kernel) is not ScaleKernel or self.kernel.active_dims is not None:

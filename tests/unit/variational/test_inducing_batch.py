@@ -99,7 +99,8 @@ def test_natural_steps_are_those_of_each_process(rng, rate):
         projection, posterior = processes.project(x), processes.posterior
         target = projection.precision(β)
         gradient = projection.pull(β * y) - (target @ posterior.mean.unsqueeze(-1)).squeeze(-1)
-        posterior.shift(rate * posterior.direction(gradient, target, rate))
+        factor = posterior.sharpen(target, rate)
+        posterior.shift(rate * torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1))
         q = posterior.moments()
         for i, gp in enumerate(singles):
             gp.posterior.step(projection.pull(β * y)[i], target[i], rate)
@@ -116,12 +117,13 @@ def test_a_step_on_some_processes_leaves_the_others(rng):
     with torch.no_grad():
         projection = processes.project(worlds.normal(rng, 2, 5, DIM), which)
         target = projection.precision(torch.ones(2, 5, dtype=torch.float64))
-        step = posterior.direction(worlds.normal(rng, 2, POINTS), target, 0.5, which)
+        factor, step = posterior.sharpen(target, 0.5, which), worlds.normal(rng, 2, POINTS)
         posterior.shift(step, which)
     assert torch.equal(posterior.mean[1], before[0][1])
     assert torch.equal(posterior.precision[1], before[1][1])
     assert_close(posterior.mean[which] - before[0][which], step)
     assert_close(posterior.precision[which], 0.5 * (before[1][which] + target))
+    assert_close(factor @ factor.mT, posterior.precision[which])
 
 
 def test_processes_that_share_kernel_and_points(rng):

@@ -1,0 +1,248 @@
+"""The SV-LMC estimator."""
+
+import logging
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import nn
+
+from manygp.data import Grid, Scaling, Table
+from manygp.data.factorisation import factorise
+from manygp.data.table import FloatArray
+from manygp.errors import SettingError
+from manygp.estimators.settings import check_choice, check_size
+from manygp.estimators.trained import TrainedEstimator
+from manygp.kernels import KERNELS
+from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
+from manygp.models.processes import choose_num_points
+from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
+from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+
+__all__ = ["SVLMC"]
+
+logger = logging.getLogger("manygp")
+
+_PAPER = {"num_latents": 3, "num_inducing": 200}
+_PAPER_NOISE_STD = 0.1
+
+
+class SVLMC(TrainedEstimator):
+    """Linear model of coregionalisation: every output is a mixture of a few latent GPs, sparse and variational.
+
+    See `docs/models/svlmc.md` for the model and its cost.
+
+    Parameters
+    ----------
+    num_latents
+        Latent processes; "auto" chooses them by held-out cells.
+    num_inducing
+        Inducing points of each latent process; "auto" follows from the roughness of the functions.
+    kernel
+        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
+    likelihood
+        Name of a likelihood, or a likelihood.
+    mixing_posterior
+        "diagonal" for mixing weights with variances, "point" for weights without; "auto" is that of the preset.
+    epochs, batch_inputs, batch_outputs, learning_rate, standardize, dtype, device, random_state, progress
+        See `TLVMOGP`.
+    preset
+        "fast" starts from a factorisation of the table, gives mixing weights a standard normal prior and a diagonal
+        posterior, and takes natural steps; "paper" follows the published procedure: Adam on everything from random
+        weights, which are points without a prior.
+    freeze_likelihood, max_grad_norm
+        See `TLVMOGP`; "auto" never freezes the likelihood.
+
+    Attributes
+    ----------
+    mixing_ : array of shape (p, num_latents)
+    bias_ : array of shape (p,)
+    history_ : `History`
+    model_, scaling_ : the trained module, and the map between its units and the user's
+
+    Examples
+    --------
+    >>> import numpy as np, manygp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> Y = np.sin(6 * X + np.linspace(0, 1, 5))
+    >>> model = manygp.SVLMC(epochs=20).fit(X, Y)
+    >>> model.predict(X).shape
+    (40, 5)
+    """
+
+    # One component says it all: mixing weights are points.
+    num_samples = 1
+
+    def __init__(
+        self,
+        num_latents: int | str = "auto",
+        num_inducing: int | str = "auto",
+        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        likelihood: str | nn.Module = "gaussian",
+        mixing_posterior: str = "auto",
+        epochs: int | str = "auto",
+        batch_inputs: int | str | None = "auto",
+        batch_outputs: int | str | None = "auto",
+        learning_rate: float | str = "auto",
+        standardize: bool | str = True,
+        preset: str = "fast",
+        dtype: str = "float64",
+        device: str = "auto",
+        random_state: Any = 0,
+        progress: bool | str = "auto",
+        freeze_likelihood: float | str = "auto",
+        max_grad_norm: float | None = None,
+    ):
+        self.num_latents = num_latents
+        self.num_inducing = num_inducing
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.mixing_posterior = mixing_posterior
+        self.epochs = epochs
+        self.batch_inputs = batch_inputs
+        self.batch_outputs = batch_outputs
+        self.learning_rate = learning_rate
+        self.standardize = standardize
+        self.preset = preset
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.freeze_likelihood = freeze_likelihood
+        self.max_grad_norm = max_grad_norm
+
+    model_: LinearMixingModel
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
+
+    @property
+    def mixing_(self) -> FloatArray:
+        """Mixing weights W in scaled units, shape (p, num_latents)."""
+        self._check_fitted()
+        return self.model_.mixing.mean.detach().cpu().numpy()
+
+    @property
+    def bias_(self) -> FloatArray:
+        """Constants b in scaled units, shape (p,)."""
+        self._check_fitted()
+        if self.model_.bias is None:
+            return np.zeros(self.n_outputs_)
+        return self.model_.bias.detach().cpu().numpy()[:, 0]
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_size("num_latents", self.num_latents, automatic=("auto",))
+        check_size("num_inducing", self.num_inducing, automatic=("auto",))
+        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
+            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        if not isinstance(self.likelihood, nn.Module):
+            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_choice("mixing_posterior", self.mixing_posterior, ("auto", *MIXING_POSTERIORS))
+        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
+
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[LinearMixingModel, Scaling]:
+        likelihood = make_likelihood(self.likelihood, table.num_outputs)
+        if not likelihood.is_affine:
+            likelihood.check(table.cells(table.places())[2])
+        if not likelihood.is_affine and self.standardize not in (True, False):
+            raise SettingError(
+                f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
+                f"observations are {likelihood.support}: leave standardize at True or False."
+            )
+        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+
+    def _begin_at_prior(self, table: Table) -> tuple[LinearMixingModel, Scaling]:
+        """A model and scaling after the published procedure."""
+        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
+        if outputs == "completed":
+            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
+        is_affine = make_likelihood(self.likelihood, table.num_outputs).is_affine
+        scaling = Scaling.fit(table, inputs=False, outputs=outputs if is_affine else "none")
+        m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
+        L = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
+        model = self._restore(self._check_sizes(table, L, m))
+        nn.init.normal_(model.processes.Z)
+        nn.init.normal_(model.mixing.mean)
+        if isinstance(model.likelihood, Gaussian):
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
+        return model, scaling
+
+    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[LinearMixingModel, Scaling]:
+        """A model and scaling with all that is not given chosen from the data."""
+        likelihood, level, values = make_likelihood(self.likelihood, table.num_outputs), None, table
+        if not likelihood.is_affine:
+            values, level = guessed_functions(likelihood, table)
+        L: Any = self.num_latents
+        if L == "auto":
+            # The mean over outputs is a process of its own.
+            L = (
+                1 + choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng)
+                if table.num_outputs > 1
+                else 1
+            )
+        rank = max(1, min(L - 1, values.num_inputs, table.num_outputs))
+        scaling, error = self._scaling(values, likelihood.is_affine, rank, rng)
+        is_factorised = isinstance(values, Grid) and table.num_outputs > 1
+        factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
+        found = find_lengthscales(values, scaling, factors, error, rng)
+        m: Any = choose_num_points(table, scaling, found) if self.num_inducing == "auto" else self.num_inducing
+        logger.info("num_latents=%d, num_inducing=%d", L, m)
+        model = self._restore(self._check_sizes(table, L, m))
+        start_mixing(model, values, scaling, found, factors, rng)
+        if level is not None:
+            start_levels(model, table, scaling, level, rng)
+        return model, scaling
+
+    def _scaling(self, values: Table, is_affine: bool, rank: int, rng: np.random.Generator) -> tuple[Scaling, float]:
+        """The scaling, and the squared error on held-out cells that it led to, infinite if that was not tried."""
+        if not is_affine:
+            return Scaling.fit(values, inputs=self.standardize is not False, outputs="none"), 0.0
+        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
+            self.standardize,  # type: ignore[arg-type]
+            (str(self.standardize),),
+        )
+        choice = choose_scaling(values, kinds, rank, rng)
+        return choice.scaling, choice.held_out_error
+
+    def _check_sizes(self, table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
+        if num_inducing > table.num_inputs:
+            raise SettingError(
+                f"num_inducing={num_inducing} exceeds the {table.num_inputs} inputs: use fewer or 'auto'."
+            )
+        return {
+            "num_features": table.num_features,
+            "num_outputs": table.num_outputs,
+            "num_latents": int(num_latents),
+            "num_inducing": int(num_inducing),
+        }
+
+    def _mixing_posterior(self) -> str:
+        if self.mixing_posterior == "auto":
+            return "point" if self.preset == "paper" else "diagonal"
+        return self.mixing_posterior
+
+    def _restore(self, sizes: dict[str, Any]) -> LinearMixingModel:
+        fast, L, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
+        d, p = sizes["num_features"], sizes["num_outputs"]
+        posterior = NaturalPosteriorBatch(L, m) if fast else CholeskyPosteriorBatch(L, m)
+        kernels = KernelBatch(self.kernel, d, L, log_parameters=fast)
+        # The published noise may fall far below the jitter that natural steps can do with.
+        processes = InducingBatch(kernels, torch.zeros(L, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        likelihood = make_likelihood(self.likelihood, p)
+        likelihood.sparse_rows = fast
+        bias = torch.zeros(p, 1) if fast else None
+        mixing = Mixing(p, L, self._mixing_posterior(), has_prior=fast, sparse=fast)
+        return LinearMixingModel(processes, likelihood, mixing, bias)
+
+    def _sizes(self) -> dict[str, Any]:
+        return {
+            "num_features": self.n_features_in_,
+            "num_outputs": self.n_outputs_,
+            "num_latents": self.model_.processes.kernels.size,
+            "num_inducing": self.model_.processes.num_inducing,
+        }
