@@ -78,7 +78,7 @@ def _fill(guesses: Table, likelihood: Likelihood, table: Table, rows: IntArray, 
         total += np.bincount(output, values[place], len(level))
         count += np.bincount(output, minlength=len(level))
     center = total / np.maximum(count, 1)
-    values -= center if isinstance(guesses, Grid) else center[guesses.output]  # type: ignore[attr-defined,operator]
+    values -= center if isinstance(guesses, Grid) else center[guesses.output]  # type: ignore[attr-defined]
     return torch.as_tensor(center)
 
 
