@@ -1,4 +1,4 @@
-"""The command line: `manygp demo`, `fit`, `predict`, `evaluate` and `info`."""
+"""The command line: `manygp demo`, `fit`, `predict`, `evaluate`, `info`, `paper` and `data`."""
 
 from manygp.cli.commands import app, main
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from manygp._version import __version__
+from manygp.cli.paper import data_app, paper_app
 from manygp.cli.reading import describe, fit_table, listed, match_inputs, match_names, score_table, some
 from manygp.cli.settings import model_class, parse_settings
 from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
@@ -25,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(paper_app, name="paper")
+app.add_typer(data_app, name="data")
 
 Data = Annotated[Path, typer.Argument(help="CSV, Parquet, NPZ or HDF5 file.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="Folder of a fitted model.", show_default=False)]

@@ -1,0 +1,147 @@
+"""`manygp paper` and `manygp data`: the paper's evaluation from the command line."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from manygp.cli.settings import parse_settings
+from manygp.cli.terminal import BAD_INPUT, one_sentence_errors, print_results, remark
+from manygp.errors import SettingError
+
+if TYPE_CHECKING:
+    from manygp.paper.files import DataFile
+
+__all__ = ["data_app", "paper_app"]
+
+_OPTIONS = {"no_args_is_help": True, "rich_markup_mode": "rich"}
+paper_app = typer.Typer(help="Every table and figure of the paper.", **_OPTIONS)  # type: ignore[arg-type]
+data_app = typer.Typer(help="Data sets: what there is, fetching and checking.", **_OPTIONS)  # type: ignore[arg-type]
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
+Preset = Annotated[str, typer.Option("--preset", help="fast or paper.")]
+Names = Annotated[list[str] | None, typer.Argument(help="Names of data sets (default: all).", show_default=False)]
+
+_RESULTS = Path("manygp-paper")
+
+
+@paper_app.command("run")
+@one_sentence_errors
+def run_tables(
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", help="Tables, separated by commas, or all.", show_default=False)
+    ] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", "-d", help="A data set.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Only these models, separated by commas.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting that differs from the preset's.", show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, such as 0-2 or 0,3,7.")] = "0",
+    preset: Preset = "fast",
+    out: Out = _RESULTS,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time.")] = 1,
+    retry: Annotated[bool, typer.Option("--retry", help="Repeat runs that failed.")] = False,
+    predictions: Annotated[bool, typer.Option(help="Save predictions for figures.")] = True,
+) -> None:
+    """Run the models of tables, or one model on one data set; runs that have a record are not repeated."""
+    from manygp.paper import Run, carry_out_all, find_model, find_tables, parse_seeds, runs_of, settings_for
+
+    chosen = parse_seeds(seeds)
+    only = None if model is None else [name.strip() for name in model.split(",")]
+    if table is not None:
+        if dataset is not None or settings:
+            raise SettingError("--table comes with settings of its own; leave out --dataset and --set, or --table.")
+        runs = [run for run in runs_of(find_tables(table), preset, chosen) if only is None or run.model in only]
+    elif dataset is not None and only is not None:
+        runs = []
+        for name in only:
+            changes = parse_settings(find_model(name), settings) if settings else {}  # type: ignore[arg-type]
+            own = settings_for(dataset, name, preset) | changes
+            runs += [Run(dataset, name, preset, seed, own) for seed in chosen]
+    else:
+        raise SettingError("Nothing was chosen to run; give --table, or --dataset and --model.")
+    records = carry_out_all(runs, out, num_jobs=jobs, retry=retry, keep_predictions=predictions)
+    failed = sum("error" in record for record in records)
+    remark(f"{len(records)} records in {out}" + (f", {failed} of failed runs." if failed else "."))
+
+
+@paper_app.command("list")
+@one_sentence_errors
+def list_tables() -> None:
+    """List tables, with the number of runs behind one seed of each."""
+    from manygp.paper import TABLES, runs_of
+
+    shown = Table("table", "title", "runs a seed")
+    for name, table in TABLES.items():
+        shown.add_row(name, table.title, str(len(runs_of([table], "fast", [0]))))
+    Console().print(shown)
+
+
+@data_app.command("list")
+@one_sentence_errors
+def list_data() -> None:
+    """List the data sets, their files, and where these are."""
+    from manygp.paper import DATASETS
+    from manygp.paper.files import place
+
+    shown = Table("data set", "file", "where", "what", show_lines=True)
+    for dataset in DATASETS.values():
+        files = "\n".join(file.name for file in dataset.files) or "none: generated"
+        where = "\n".join(str(place(file) or "absent") for file in dataset.files) or "–"
+        shown.add_row(dataset.name, files, where, dataset.note)
+    Console().print(shown)
+
+
+@data_app.command("fetch")
+@one_sentence_errors
+def fetch(names: Names = None) -> None:
+    """Download the files of data sets that are not here yet into the cache."""
+    from manygp.paper.files import download, place
+
+    columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
+    for file in _files(names):
+        if (here := place(file)) is not None:
+            remark(f"{file.name} is here: {here}.")
+            continue
+        if file.url is None and names is None:
+            remark(f"{file.name} cannot be downloaded without an account; source: {file.source}.")
+            continue
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            path = download(file, partial(_report, bar, bar.add_task(file.name, total=None)))
+        remark(f"Fetched {path}.")
+
+
+@data_app.command("verify")
+@one_sentence_errors
+def verify(names: Names = None) -> None:
+    """Compare the files that are here with their checksums; exit code 2 if one is damaged."""
+    from manygp.paper.files import state
+
+    damaged = False
+    for file in _files(names):
+        found = state(file)
+        damaged |= found == "damaged"
+        print_results(f"{file.name}: {found}")
+    if damaged:
+        raise typer.Exit(BAD_INPUT)
+
+
+def _report(bar: Progress, task: TaskID, arrived: int, total: int | None) -> None:
+    bar.update(task, completed=arrived, total=total)
+
+
+def _files(names: list[str] | None) -> "list[DataFile]":
+    """The files of some data sets, each once."""
+    from manygp.paper import DATASETS, find_dataset
+
+    datasets = list(DATASETS.values()) if not names else [find_dataset(name) for name in names]
+    return list({file.name: file for dataset in datasets for file in dataset.files}.values())

@@ -1,0 +1,132 @@
+"""Readers of the data sets of gene counts: Visium slides."""
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from scipy.sparse.linalg import svds
+
+from manygp.data import Grid, random_split
+from manygp.data.table import FloatArray, IntArray
+from manygp.errors import DataError
+from manygp.paper.problem import Problem
+
+__all__ = ["load_prostate", "load_visium_dlpfc", "most_variable", "principal_components"]
+
+_LEAST_COUNTS, _MOST_COUNTS, _MOST_MITOCHONDRIAL, _LEAST_SPOTS = 2_000, 35_000, 0.2, 10
+_HELD_OUT = 0.1
+
+
+def load_visium_dlpfc(path: Path, seed: int, num_genes: int = 1_000) -> Problem:
+    """Counts of the most variable genes of a slice of human cortex; a random tenth of the cells is held out."""
+    h5py = _need_h5py()
+    with h5py.File(path) as file:
+        shape = (len(file["obs/_index"]), len(file["var/_index"]))
+        parts = [file[f"X/{name}"][()] for name in ("data", "indices", "indptr")]
+        places = np.asarray(file["obsm/spatial"], dtype=np.float64)
+        genes = [name.decode() for name in file["var/_index"][()]]
+    return _problem(sparse.csr_matrix(tuple(parts), shape=shape), places, genes, num_genes, seed)
+
+
+def load_prostate(matrix: Path, spatial: Path, seed: int, num_genes: int = 5_000) -> Problem:
+    """Counts of a slide of prostate cancer, filtered as in the paper; a random tenth of the cells is held out.
+
+    Spots with 2,000 to 35,000 counts, less than 20% of them mitochondrial; genes seen in at least 10 spots; of these
+    the most variable.
+    """
+    counts, barcodes, genes = _read_10x(matrix)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    mitochondrial = np.array([name.upper().startswith("MT-") for name in genes])
+    share = np.asarray(counts[:, mitochondrial].sum(axis=1)).ravel() / np.maximum(totals, 1)
+    spots = (totals >= _LEAST_COUNTS) & (totals <= _MOST_COUNTS) & (share < _MOST_MITOCHONDRIAL)
+    counts = counts[spots]
+    seen = counts.getnnz(axis=0) >= _LEAST_SPOTS
+    positions = _read_positions(spatial)
+    places = positions.loc[np.asarray(barcodes)[spots], ["row", "column"]].to_numpy(dtype=np.float64)
+    return _problem(counts[:, seen], places, list(np.asarray(genes)[seen]), num_genes, seed)
+
+
+def most_variable(counts: Any, number: int) -> IntArray:
+    """The genes whose log counts, at equal totals for all spots, vary most; in the order of the table."""
+    totals = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
+    factor = sparse.diags(np.median(totals) / np.maximum(totals, 1.0))
+    logs = sparse.csc_matrix(factor @ counts.astype(np.float64))
+    np.log1p(logs.data, out=logs.data)
+    mean = np.asarray(logs.mean(axis=0)).ravel()
+    variance = np.asarray(logs.multiply(logs).mean(axis=0)).ravel() - mean**2
+    return np.sort(np.argsort(-variance, kind="stable")[:number])
+
+
+def principal_components(table: Grid, number: int) -> FloatArray:
+    """The first components of outputs over inputs, of centred log counts, with unit spread, shape (p, number)."""
+    seen = np.isfinite(table.Y) if table.mask is None else table.mask
+    logs = np.log1p(np.where(seen, table.Y, 0.0))
+    mean = logs.sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
+    rows = np.where(seen, logs, mean).T
+    rows = rows - rows.mean(axis=0)
+    _, sizes, Vt = svds(rows, k=number, rng=0)
+    scores = rows @ Vt[np.argsort(-sizes)].T
+    return np.asarray(scores / scores.std(axis=0))
+
+
+def _problem(counts: Any, places: FloatArray, genes: list[str], num_genes: int, seed: int) -> Problem:
+    chosen = most_variable(counts, num_genes)
+    Y = np.asarray(counts[:, chosen].todense(), dtype=np.float64)
+    X = (places - places.mean(axis=0)) / places.std(axis=0)
+    names = _distinct([genes[i] for i in chosen])
+    train, test = random_split(Grid(X, Y, names), _HELD_OUT, np.random.default_rng(seed))
+    assert isinstance(train, Grid)
+    assert isinstance(test, Grid)
+    return Problem(train, test, unit="counts", input_label="position on the slide", is_counts=True)
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    """Names with a number where a gene's symbol occurs again."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
+    return tuple(result)
+
+
+def _read_10x(path: Path) -> tuple[Any, list[str], list[str]]:
+    """Counts (spots, genes), barcodes of the spots and symbols of the genes, from 10x Genomics' HDF5 layout."""
+    h5py = _need_h5py()
+    try:
+        with h5py.File(path) as file:
+            group = file["matrix"]
+            parts = tuple(group[name][()] for name in ("data", "indices", "indptr"))
+            shape = tuple(int(size) for size in group["shape"][()])
+            barcodes = [name.decode() for name in group["barcodes"][()]]
+            genes = [name.decode() for name in group["features/name"][()]]
+    except (OSError, KeyError) as error:
+        raise DataError(f"{path} is no filtered feature matrix of 10x Genomics; download it again.") from error
+    # The file stores genes x spots by columns, which is spots x genes by rows.
+    return sparse.csr_matrix(parts, shape=shape[::-1]), barcodes, genes
+
+
+def _read_positions(path: Path) -> pd.DataFrame:
+    """Pixel positions of the spots by barcode, from the archive of 10x Genomics."""
+    with tarfile.open(path) as archive:
+        names = [name for name in archive.getnames() if Path(name).name.startswith("tissue_positions")]
+        stream = archive.extractfile(names[0]) if names else None
+        if stream is None:
+            raise DataError(f"{path} holds no tissue_positions file; download the spatial archive of the slide again.")
+        content = stream.read()
+    columns = ["barcode", "in_tissue", "array_row", "array_column", "row", "column"]
+    header = 0 if content.startswith(b"barcode") else None
+    frame = pd.read_csv(io.BytesIO(content), header=header, names=columns)
+    return frame.set_index("barcode")
+
+
+def _need_h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError("This data set needs the package h5py; install it with pip install 'manygp[files]'.") from error
+    return h5py

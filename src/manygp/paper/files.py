@@ -1,0 +1,138 @@
+"""The files behind the data sets: where they may be, where they come from, and whether they are whole."""
+
+import hashlib
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from manygp.errors import DataError
+
+__all__ = ["DataFile", "cache_folder", "checksum", "download", "find", "folders", "place", "state"]
+
+_CHUNK_BYTES = 1 << 18
+_TIMEOUT_SECONDS = 30
+
+# Called with the bytes that have arrived and those expected, or None if the source does not say.
+Report = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A public file.
+
+    Parameters
+    ----------
+    name
+        What it is called in the folder of the user's data and in the cache.
+    url
+        Where to download it, or None if its source asks for an account or a form.
+    source
+        Where it comes from and under what terms, for people to read.
+    sha256
+        Checksum; None if no copy has been seen.
+    grows
+        Whether the source replaces the file by longer ones, so that the checksum tells one version from others but
+        not right from wrong.
+    """
+
+    name: str
+    url: str | None
+    source: str
+    sha256: str | None = None
+    grows: bool = False
+
+
+def cache_folder() -> Path:
+    """The folder of downloaded files: `manygp` in XDG_CACHE_HOME or ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "manygp"
+
+
+def folders() -> list[Path]:
+    """Folders to look in: that named by the environment variable MANYGP_DATA, then the cache."""
+    own = os.environ.get("MANYGP_DATA")
+    return [*([Path(own)] if own else []), cache_folder()]
+
+
+def place(file: DataFile) -> Path | None:
+    """Where a file is, or None if it is in none of the folders."""
+    return next((folder / file.name for folder in folders() if (folder / file.name).is_file()), None)
+
+
+def find(file: DataFile) -> Path:
+    """The path of a file, downloaded to the cache if it is not there yet."""
+    path = place(file)
+    return path if path is not None else download(file)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def state(file: DataFile) -> str:
+    """Whether a file is "absent", "whole", "unchecked" (no checksum known), "another version" or "damaged"."""
+    path = place(file)
+    if path is None:
+        return "absent"
+    if file.sha256 is None:
+        return "unchecked"
+    if checksum(path) == file.sha256:
+        return "whole"
+    return "another version" if file.grows else "damaged"
+
+
+def download(file: DataFile, report: Report | None = None) -> Path:
+    """Fetch a file into the cache, whole or not at all.
+
+    Parameters
+    ----------
+    file
+        What to fetch.
+    report
+        Told how far it has come.
+    """
+    if file.url is None:
+        raise DataError(f"{file.name} cannot be downloaded without an account; {_advice(file)}")
+    target = cache_folder() / file.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream, urllib.request.urlopen(file.url, timeout=_TIMEOUT_SECONDS) as answer:
+            length = answer.headers.get("Content-Length")
+            arrived = 0
+            while chunk := answer.read(_CHUNK_BYTES):
+                stream.write(chunk)
+                arrived += len(chunk)
+                if report is not None:
+                    report(arrived, int(length) if length else None)
+        if file.sha256 is not None and not file.grows and (came := checksum(temporary)) != file.sha256:
+            raise DataError(
+                f"{file.url} has the checksum {came[:12]}…, expected {file.sha256[:12]}…; the source has changed or "
+                f"the download is damaged, so try again or {_advice(file)}"
+            )
+        temporary.replace(target)
+    except (urllib.error.URLError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"{file.name} could not be downloaded from {file.url} ({reason}); {_advice(file)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _advice(file: DataFile) -> str:
+    """Which file to put where."""
+    own = os.environ.get("MANYGP_DATA")
+    where = own if own else f"{cache_folder()} (or a folder that you name in MANYGP_DATA)"
+    return f"put it as {file.name} into {where}; source: {file.source}."

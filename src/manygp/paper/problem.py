@@ -1,0 +1,57 @@
+"""What a data set poses: cells to learn from and cells to predict."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from manygp.data import Grid
+from manygp.data.table import FloatArray
+
+__all__ = ["Problem", "values_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A table and its split.
+
+    Parameters
+    ----------
+    train, test
+        What is learnt from and what is predicted. They share inputs, and outputs unless these are new.
+    places
+        Where the outputs are, shape (p, 2): degrees north and east. None if they are nowhere.
+    coordinates
+        The same in the units that models see.
+    new_places, new_coordinates
+        The same for the outputs of `test`, if these are others than those of `train`.
+    unit
+        Unit of the values.
+    center, scale
+        From the table's values to the unit: center + scale * value.
+    input_label
+        What the input measures.
+    is_counts
+        Whether the values are counts; then scores plug in the mean of f, as the paper does.
+    """
+
+    train: Grid
+    test: Grid
+    places: FloatArray | None = None
+    coordinates: FloatArray | None = None
+    new_places: FloatArray | None = None
+    new_coordinates: FloatArray | None = None
+    unit: str = ""
+    center: float = 0.0
+    scale: float = 1.0
+    input_label: str = "input"
+    is_counts: bool = False
+
+    @property
+    def has_new_outputs(self) -> bool:
+        """Whether the outputs to predict were never observed."""
+        return self.new_coordinates is not None
+
+
+def values_of(table: Grid) -> FloatArray:
+    """The values of a grid with NaN where they are missing or belong to the other part, shape (n, p)."""
+    return table.Y if table.mask is None else np.where(table.mask, table.Y, np.nan)

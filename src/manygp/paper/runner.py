@@ -1,0 +1,131 @@
+"""The runner: what has no record yet is run, wherever joblib sends it, and recorded at once."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import joblib
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from manygp.errors import SettingError
+from manygp.paper.datasets import find_dataset
+from manygp.paper.models import Factory, find_model
+from manygp.paper.records import Record, Run, read_record
+from manygp.paper.scoring import carry_out
+
+__all__ = ["carry_out_all", "parse_seeds"]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from a text such as "0-2" or "0,3,7"."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise SettingError(f"--seeds was given {text!r}; write it as 0-2 or 0,3,7.")
+    return list(dict.fromkeys(seeds))
+
+
+def carry_out_all(
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    num_jobs: int = 1,
+    retry: bool = False,
+    keep_predictions: bool = True,
+    progress: bool = True,
+) -> list[Record]:
+    """Carry out runs that have no record yet, and return the records of all.
+
+    Every record is written as soon as its run ends, so a killed process loses nothing but the run it was at. Runs go
+    through joblib: choose another backend with `joblib.parallel_config` to spread them over machines that share the
+    folder.
+
+    Parameters
+    ----------
+    runs
+        What to run.
+    folder
+        Where the records are and go.
+    num_jobs
+        Runs at a time, as joblib counts them.
+    retry
+        Whether to repeat runs whose record says that they failed.
+    keep_predictions
+        Whether to save predictions in a subfolder, for figures.
+    progress
+        Whether to show how far it has come.
+    """
+    # Names are resolved here: a worker on another machine does not know what was registered in this process.
+    datasets = {run.dataset: find_dataset(run.dataset) for run in runs}
+    factories = {run.model: _factory(run.model) for run in runs}
+    folder.mkdir(parents=True, exist_ok=True)
+    open_runs = [run for run in runs if not _is_done(run.path(folder), retry)]
+    with _Display(len(runs), len(runs) - len(open_runs), progress) as display:
+        tasks = (
+            joblib.delayed(carry_out)(run, datasets[run.dataset], factories[run.model], folder, keep_predictions)
+            for run in display.announced(open_runs, num_jobs)
+        )
+        for record in joblib.Parallel(n_jobs=num_jobs, return_as="generator_unordered")(tasks):
+            display.finished(record)
+    return [read_record(run.path(folder)) for run in runs]
+
+
+def _factory(name: str) -> Factory | None:
+    try:
+        return find_model(name)
+    except SettingError:
+        # The run itself will fail with this error, and the record will say so.
+        return None
+
+
+def _is_done(path: Path, retry: bool) -> bool:
+    return path.is_file() and not (retry and "error" in read_record(path))
+
+
+class _Display:
+    """One progress display: a bar on a terminal, a line for each run elsewhere."""
+
+    def __init__(self, total: int, done: int, shown: bool):
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._lines = shown and not self._console.is_terminal
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+        self._bar = Progress(
+            *columns, TimeElapsedColumn(), console=self._console, disable=not shown or self._lines, transient=True
+        )
+        self._task = self._bar.add_task("runs", total=total, completed=done)
+        if shown and done:
+            self._console.print(f"{done} of {total} runs have a record already.")
+
+    def __enter__(self) -> "_Display":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def announced(self, runs: Sequence[Run], num_jobs: int) -> Iterator[Run]:
+        """The runs, each named on the display when its turn comes."""
+        for run in runs:
+            if num_jobs == 1:
+                self._bar.update(self._task, description=f"{run.dataset}, {run.model}, seed {run.seed}")
+            yield run
+
+    def finished(self, record: Record) -> None:
+        """Count a run, and say how it went."""
+        self._bar.advance(self._task)
+        text = f"{record['dataset']}, {record['model']}, {record['preset']}, seed {record['seed']}: {_summary(record)}"
+        if self._lines or not self._bar.disable:
+            self._console.print(text, markup=False)
+
+
+def _summary(record: Record) -> str:
+    if "error" in record:
+        return f"failed, {record['error']}"
+    mse, nll = (record["metrics"][f"test_{name}"] for name in ("mse", "nll"))
+    scores = f"MSE {mse:.4f}" + ("" if nll is None else f", NLL {nll:.3f}")
+    return f"{scores} in {record['train_seconds']:.1f} s"

@@ -1,0 +1,176 @@
+"""Data sets: their shapes and splits, their files, and what is said when these are missing."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manygp.errors import DataError, SettingError
+from manygp.paper import DATASETS, find_dataset
+from manygp.paper.counts import load_prostate, most_variable, principal_components
+from manygp.paper.fields import load_copernicus
+from manygp.paper.files import DataFile, checksum, download, find, place, state
+from manygp.paper.problem import values_of
+
+# Inputs, input columns, outputs, cells to learn from and to predict.
+SHAPES = {
+    "eeg": (256, 1, 7, 1_492, 300),
+    "sarcos": (48_933, 21, 7, 171_266, 171_265),
+    "sarcos-clean": (44_484, 21, 7, 155_694, 155_694),
+    "era5-random": (30, 1, 3_395, 71_850, 30_000),
+    "era5-block": (30, 1, 3_395, 71_850, 30_000),
+    "ersst": (24, 1, 5_494, 131_856, 131_856),
+    "visium-dlpfc": (2_929, 2, 1_000, 2_636_100, 292_900),
+    "climate-demo": (36, 1, 2_000, 50_400, 21_600),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_dataset_is_as_published(name: str) -> None:
+    dataset = DATASETS[name]
+    if any(place(file) is None for file in dataset.files):
+        pytest.skip(
+            f"{name} needs {', '.join(file.name for file in dataset.files)} in the folder that MANYGP_DATA names"
+        )
+    problem = dataset.load(0)
+    train, test = problem.train, problem.test
+    assert (*train.X.shape, train.num_outputs, train.num_observed, test.num_observed) == SHAPES[name]
+    if not problem.has_new_outputs:
+        assert not (~np.isnan(values_of(train)) & ~np.isnan(values_of(test))).any()
+    for part in (train, test):
+        assert problem.is_counts or name == "climate-demo" or abs(np.nanmean(values_of(part))) < 0.5
+
+
+def test_a_seed_chooses_the_split() -> None:
+    masks = [DATASETS["climate-demo"].load(seed).train.mask for seed in (0, 1)]
+    assert (masks[0] != masks[1]).any()
+
+
+def test_every_dataset_of_the_paper_and_its_stand_ins_are_there() -> None:
+    assert set(DATASETS) >= {*SHAPES, "copernicus", "prostate"}
+    with pytest.raises(SettingError, match="choose one of: eeg"):
+        find_dataset("egg")
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No folder of data, and an empty cache."""
+    monkeypatch.delenv("MANYGP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_files_are_found_in_order_and_checked(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = nowhere / "source.bin"
+    source.write_bytes(b"some data")
+    file = DataFile("some.bin", source.as_uri(), "a test", checksum(source))
+    assert state(file) == "absent"
+    seen: list[int] = []
+    path = download(file, lambda arrived, total: seen.append(arrived))
+    assert path == nowhere / "cache" / "manygp" / "some.bin"
+    assert seen == [9]
+    assert state(file) == "whole"
+    assert find(file) == path
+    path.write_bytes(b"other")
+    assert state(file) == "damaged"
+    assert state(DataFile("some.bin", None, "a test", file.sha256, grows=True)) == "another version"
+    assert state(DataFile("some.bin", None, "a test")) == "unchecked"
+    own = nowhere / "own"
+    own.mkdir()
+    (own / "some.bin").write_bytes(b"some data")
+    monkeypatch.setenv("MANYGP_DATA", str(own))
+    assert find(file) == own / "some.bin"
+    assert state(file) == "whole"
+
+
+def test_a_wrong_download_is_thrown_away(nowhere: Path) -> None:
+    source = nowhere / "source.bin"
+    source.write_bytes(b"some data")
+    with pytest.raises(DataError, match="checksum"):
+        download(DataFile("some.bin", source.as_uri(), "a test", "0" * 64))
+    assert not list((nowhere / "cache" / "manygp").iterdir())
+
+
+def test_offline_says_which_file_to_put_where(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = (nowhere / "absent").as_uri()
+    with pytest.raises(DataError, match=r"put it as some\.bin into .*cache/manygp \(or a folder .* MANYGP_DATA\)"):
+        find(DataFile("some.bin", absent, "a test"))
+    monkeypatch.setenv("MANYGP_DATA", str(nowhere))
+    with pytest.raises(DataError, match=r"copernicus_thetao_uk\.nc cannot be downloaded without an account; put it as"):
+        DATASETS["copernicus"].load(0)
+
+
+def test_copernicus_is_read_and_half_of_the_sea_is_unseen(tmp_path: Path) -> None:
+    netcdf = pytest.importorskip("netCDF4")
+    path = tmp_path / "sea.nc"
+    with netcdf.Dataset(path, "w") as file:
+        for name, size in (("time", 25), ("depth", 1), ("latitude", 4), ("longitude", 6)):
+            file.createDimension(name, size)
+            file.createVariable(name, "f8", (name,))[:] = np.arange(size)
+        values = np.random.default_rng(0).normal(10.0, 2.0, (25, 1, 4, 6))
+        field = np.ma.masked_array(values, mask=np.zeros(values.shape, dtype=bool))
+        field[:, :, 0, :2] = np.ma.masked
+        file.createVariable("thetao", "f4", ("time", "depth", "latitude", "longitude"))[:] = field
+    problem = load_copernicus(path, 0)
+    assert problem.train.Y.shape == problem.test.Y.shape == (24, 11)
+    assert not set(problem.train.output_names) & set(problem.test.output_names)
+    assert problem.coordinates is not None
+    np.testing.assert_allclose(problem.coordinates.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(problem.center + problem.scale * problem.train.Y.mean(), 10.0, atol=1.0)
+
+
+def test_prostate_is_filtered_as_published(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(60.0, (40, 50))
+    counts[0] = 1  # too few counts
+    counts[1] *= 20  # too many
+    counts[2, :5] += 5_000  # too many of them mitochondrial
+    counts[:, 10] = 0
+    counts[5, 10] = 3  # a gene seen in one spot
+    counts[3:, 20] = rng.poisson(60.0, 37) * (1 + np.arange(37) % 2 * 10)  # the most variable gene
+    genes = [*(f"MT-{i}" for i in range(5)), *(f"G{i}" for i in range(5, 50))]
+    barcodes = [f"spot{i}" for i in range(40)]
+    from scipy import sparse
+
+    columns = sparse.csr_matrix(counts)
+    with h5py.File(tmp_path / "matrix.h5", "w") as file:
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(columns, name)
+        group["shape"] = np.array([50, 40])
+        group["barcodes"] = [name.encode() for name in barcodes]
+        group["features/name"] = [name.encode() for name in genes]
+    lines = "".join(f"{name},1,{i},{i},{10 * i},{-i}\n" for i, name in reversed(list(enumerate(barcodes))))
+    with tarfile.open(tmp_path / "spatial.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("spatial/tissue_positions_list.csv")
+        entry.size = len(lines)
+        archive.addfile(entry, io.BytesIO(lines.encode()))
+    problem = load_prostate(tmp_path / "matrix.h5", tmp_path / "spatial.tar.gz", 0, num_genes=30)
+    assert problem.train.Y.shape == (37, 30)
+    assert "G10" not in problem.train.output_names
+    assert "G20" in problem.train.output_names
+    assert problem.test.num_observed == round(0.1 * 37 * 30)
+    row = problem.train.Y[0, problem.train.output_names.index("G20")]
+    assert row == counts[3, 20]
+    assert np.all(np.diff(problem.train.X[:, 0]) > 0)
+
+
+def test_most_variable_genes_and_components() -> None:
+    from scipy import sparse
+
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(5.0, (60, 8)).astype(float)
+    counts[:, 3] = rng.poisson(np.where(np.arange(60) < 30, 1.0, 40.0))
+    assert 3 in most_variable(sparse.csr_matrix(counts), 2)
+    from manygp.data import Grid
+
+    loadings = np.repeat([1.0, 30.0], 20)
+    pattern = 1 + np.arange(30.0)
+    table = Grid(np.arange(30.0)[:, None], rng.poisson(pattern[:, None] * loadings).astype(float))
+    first = principal_components(table, 2)[:, 0]
+    assert first.shape == (40,)
+    np.testing.assert_allclose(np.abs(first), 1.0, atol=0.2)
+    assert (first[:20] * first[20:] < 0).all()
