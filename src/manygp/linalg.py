@@ -15,11 +15,12 @@ __all__ = [
     "gram",
     "lower_product",
     "projected",
-    "quadratic",
     "safe_cholesky",
+    "squared_norms",
     "symmetrize",
     "triangular_gram",
     "triangular_inverse",
+    "triangular_root",
     "unwhitened",
     "whitened",
 ]
@@ -112,16 +113,17 @@ def unwhitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Ten
     return _by_rows(Linv, lambda rows, upto: Linv[rows.start :, rows].T @ T[rows.start :, :upto])
 
 
-def quadratic(K: Float[Tensor, "n m"], C: Float[Tensor, "m m"]) -> Float[Tensor, " n"]:
-    """kᵢᵀ C kᵢ for every row of K, by half of a product since C is symmetric."""
-    # kᵀCk = kᵀ(2 tril C − diag C)k
-    half = 2.0 * C.tril()
-    half.diagonal().mul_(0.5)
+def squared_norms(K: Float[Tensor, "n m"], R: Float[Tensor, "r m"]) -> Float[Tensor, " n"]:
+    """|R kᵢ|² for every row of K and an upper triangular R, by half of a product."""
     total = K.new_zeros(len(K))
-    for columns, _ in _blocks(K):
-        T = K[:, columns.start :] @ half[columns.start :, columns]
-        total += T.mul_(K[:, columns]).sum(-1)
+    for rows, _ in _blocks(K):
+        total += (K[:, rows.start :] @ R[rows, rows.start :].T).square_().sum(-1)
     return total
+
+
+def triangular_root(T: Float[Tensor, "r m"]) -> Float[Tensor, "r m"]:
+    """Upper triangular R with RᵀR = TᵀT."""
+    return torch.linalg.qr(T, mode="r").R
 
 
 def lower_product(A: Float[Tensor, "m m"], B: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:

@@ -11,11 +11,12 @@ from manygp.linalg import (
     gram,
     lower_product,
     projected,
-    quadratic,
     safe_cholesky,
+    squared_norms,
     symmetrize,
     triangular_gram,
     triangular_inverse,
+    triangular_root,
     unwhitened,
     whitened,
 )
@@ -109,7 +110,9 @@ def test_blocked_products_equal_plain_ones(m: int) -> None:
     assert_close(triangular_gram(L), L.T @ L)
     assert_close(triangular_inverse(L) @ L, torch.eye(m, dtype=torch.float64))
     assert_close(projected(A, L), A @ L.T)
-    assert_close(quadratic(A, S), ((A @ S) * A).sum(-1))
+    R = triangular_root(S)
+    assert_close(R.T @ R, S.T @ S)
+    assert_close(squared_norms(A, R), (A @ S.T).square().sum(-1))
     assert_close(whitened(L, S), L @ S @ L.T)
     assert_close(unwhitened(L, S), L.T @ S @ L)
     assert_close(lower_product(B, S), (B @ S).tril())

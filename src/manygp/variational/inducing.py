@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import quadratic, safe_cholesky, triangular_inverse
+from manygp.linalg import safe_cholesky, squared_norms, triangular_inverse, triangular_root
 from manygp.variational.evidence import (
     MIN_VARIANCE,
     Evidence,
     GaussianEvidence,
     SiteEvidence,
-    projection_matrices,
 )
 from manygp.variational.posterior import NaturalPosterior, Posterior
 
@@ -23,6 +22,8 @@ __all__ = ["Conditional", "InducingGP"]
 
 # Covariances of predictions are computed in chunks of rows that stay in the cache.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
+# Shares of a prior variance that are rounding errors.
+_NOTHING = 1e-13
 
 
 class InducingGP(nn.Module):
@@ -42,7 +43,7 @@ class InducingGP(nn.Module):
         Relative jitter of Kuu.
     """
 
-    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-6):
+    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-8):
         super().__init__()
         self.kernel = kernel
         self.Z = nn.Parameter(Z.double().clone())
@@ -77,18 +78,27 @@ class InducingGP(nn.Module):
 
     def conditional(self) -> "Conditional":
         """q(f) as a function of embeddings, with all that depends on q(v) alone computed once."""
-        alpha, C = projection_matrices(self.whitening(), self.posterior.moments())
-        return Conditional(self.kernel, self.Z, alpha, C)
+        Linv, q = self.whitening(), self.posterior.moments()
+        # I − S = V diag(d) Vᵀ, hence kᵀ L⁻ᵀ (I − S) L⁻¹ k = Σⱼ dⱼ (vⱼᵀ L⁻¹ k)²: sums of squares keep digits that one
+        # matrix between two k would lose where Kuu is nearly singular
+        d, V = torch.linalg.eigh(torch.eye(len(Linv), dtype=Linv.dtype, device=Linv.device) - q.covariance)
+        T = (d.abs().sqrt() * V).T @ Linv
+        known, lost = triangular_root(T[d > _NOTHING]), triangular_root(T[d < -_NOTHING])
+        return Conditional(self.kernel, self.Z, Linv.T @ q.mean, known, lost)
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """Marginals of q(f) at any embeddings: μ = kᵀα, v = k(e, e) − kᵀCk."""
+    """Marginals of q(f) at any embeddings: μ = kᵀα, v = k(e, e) − |Rk|² + |R'k|².
+
+    R holds what q(v) knows beyond the prior; R', where it knows less, is empty for a q(v) that natural steps found.
+    """
 
     kernel: Kernel
     Z: Float[Tensor, "m e"]
     alpha: Float[Tensor, " m"]
-    C: Float[Tensor, "m m"]
+    known: Float[Tensor, "r m"]
+    lost: Float[Tensor, "s m"]
 
     def __call__(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """Means and variances; not for gradients."""
@@ -96,7 +106,9 @@ class Conditional:
         Z, size = self.Z.to(e.dtype), max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(self.Z))
         for begin in range(0, len(e), size):
             rows = slice(begin, begin + size)
-            K = cross_covariance(self.kernel, e[rows], Z).to(self.C.dtype)
+            K = cross_covariance(self.kernel, e[rows], Z).to(self.alpha.dtype)
             torch.mv(K, self.alpha, out=mean[rows])
-            variance[rows] = kernel_diagonal(self.kernel, e[rows]) - quadratic(K, self.C)
+            variance[rows] = kernel_diagonal(self.kernel, e[rows]) - squared_norms(K, self.known)
+            if len(self.lost):
+                variance[rows] += squared_norms(K, self.lost)
         return mean, variance.clamp_(min=MIN_VARIANCE)

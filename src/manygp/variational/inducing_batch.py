@@ -153,7 +153,7 @@ class InducingBatch(nn.Module):
         kernels: KernelBatch,
         Z: Float[Tensor, "q m d"],
         posterior: NaturalPosteriorBatch | CholeskyPosteriorBatch,
-        jitter: float = 1e-6,
+        jitter: float = 1e-8,
         sparse: bool = False,
     ):
         super().__init__()
