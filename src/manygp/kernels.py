@@ -87,8 +87,11 @@ def cross_gram(
     y: Float[Tensor, " b"],
     Linv: Float[Tensor, "m m"],
     is_stiff: bool,
+    log_weight: Float[Tensor, " b"] | None = None,
 ) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
     """AAᵀ = L⁻¹ KᵀK L⁻ᵀ and Ay = L⁻¹ Kᵀy with K = k(a, b), in float64; L⁻¹ counts as a constant.
+
+    Rows of K are multiplied by weights where there are some; those of y are not.
 
     One B x M x M product forward and one backward, or half a product more where the problem `is_stiff`: KᵀK squares the
     condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There, and
@@ -96,8 +99,9 @@ def cross_gram(
     matrix to the last digit.
     """
     if not _is_fused(kernel):
-        return _Gram.apply(cross_covariance(kernel, a, b), y, Linv, is_stiff)
-    return _StationaryGram.apply(*_scaled(kernel, a, b), y, Linv, _smoothness(kernel), is_stiff)
+        K = cross_covariance(kernel, a, b)
+        return _Gram.apply(K if log_weight is None else K * log_weight.exp().unsqueeze(-1), y, Linv, is_stiff)
+    return _StationaryGram.apply(*_scaled(kernel, a, b), log_weight, y, Linv, _smoothness(kernel), is_stiff)
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
@@ -130,14 +134,14 @@ class _Stationary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
-        K, slope = _stationary(a, b, outputscale, nu)
+        K, slope = _stationary(a, b, outputscale, None, nu)
         ctx.save_for_backward(a, b, outputscale, K, slope)
         return K
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         a, b, outputscale, K, slope = ctx.saved_tensors
-        return *_stationary_backward(lambda rows, out: out.copy_(G[rows]), a, b, outputscale, K, slope), None
+        return *_stationary_backward(lambda rows, out: out.copy_(G[rows]), a, b, outputscale, K, slope)[:3], None
 
 
 class _StationaryGram(torch.autograd.Function):
@@ -145,9 +149,17 @@ class _StationaryGram(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, y: Tensor, Linv: Tensor, nu: float, is_stiff: bool
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        outputscale: Tensor,
+        log_weight: Tensor | None,
+        y: Tensor,
+        Linv: Tensor,
+        nu: float,
+        is_stiff: bool,
     ) -> tuple[Tensor, Tensor]:
-        K, slope = _stationary(a, b, outputscale, nu)
+        K, slope = _stationary(a, b, outputscale, log_weight, nu)
         ctx.save_for_backward(a, b, outputscale, y, K, slope, Linv)
         return _gram(K, y, Linv, is_stiff)
 
@@ -160,14 +172,17 @@ class _StationaryGram(torch.autograd.Function):
             # ∂/∂K = K L⁻ᵀ (G + Gᵀ) L⁻¹ + y gᵀ L⁻¹
             torch.mm(K[rows], W, out=out).addr_(y[rows], w)
 
-        grad_y = K @ w if ctx.needs_input_grad[3] else None
-        return *_stationary_backward(grad_K, a, b, outputscale, K, slope), grad_y, None, None, None
+        grad_y = K @ w if ctx.needs_input_grad[4] else None
+        *grads, by_row = _stationary_backward(grad_K, a, b, outputscale, K, slope)
+        return *grads, by_row if ctx.needs_input_grad[3] else None, grad_y, None, None, None
 
 
-def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
-    """K = σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor.
+def _stationary(
+    a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float
+) -> tuple[Tensor, Tensor | None]:
+    """K = w σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor.
 
-    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise.
+    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows.
     """
     # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
     center = b.mean(0)
@@ -175,12 +190,14 @@ def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[T
     one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
     a2, b2 = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
     if nu == math.inf:
-        # log K = a·b − |a|²/2 − |b|²/2 + log σ², by one product
-        left, right = torch.cat([a, -0.5 * a2, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
+        # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
+        of_a = -0.5 * a2 if log_weight is None else log_weight.unsqueeze(-1) - 0.5 * a2
+        left, right = torch.cat([a, of_a, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
         return nn.functional.linear(left, right).exp_(), None
     left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
     K, slope = _matern(nn.functional.linear(left, right).clamp_(min=0.0), nu)
-    return K.mul_(outputscale), slope.mul_(outputscale)
+    scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
+    return K.mul_(scale), slope.mul_(scale)
 
 
 def _stationary_backward(
@@ -190,15 +207,15 @@ def _stationary_backward(
     outputscale: Tensor,
     K: Tensor,
     slope: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for a, b and σ² from `grad_K`, which writes some rows of ∂/∂K where it is told to.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients for a, b, σ² and log w from `grad_K`, which writes some rows of ∂/∂K where it is told to.
 
     By chunks of rows in one piece of memory, because an array that is passed over several times should stay in the
     cache, and because fresh memory is slow to touch.
     """
     e = a.shape[1]
     a1, b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
-    rows, columns, total = torch.empty_like(a1), b.new_zeros(e + 1, len(b)), a.new_zeros(())
+    rows, columns, by_row = torch.empty_like(a1), b.new_zeros(e + 1, len(b)), a.new_empty(len(a))
     size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(b))
     room = K.new_empty(min(size, len(a)), len(b))
     for begin in range(0, len(a), size):
@@ -208,17 +225,17 @@ def _stationary_backward(
         if slope is None:
             W.mul_(K[chunk])
         else:
-            total += (W * K[chunk]).sum()
+            torch.sum(W * K[chunk], -1, out=by_row[chunk])
             W.mul_(slope[chunk])
         torch.mm(W, b1, out=rows[chunk])
         columns.addmm_(a1[chunk].T, W)
     if slope is None:
-        total = rows[:, e].sum()
+        by_row = rows[:, e]
     # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
     factor = -1.0 if slope is None else 2.0
     grad_a = factor * (rows[:, e:] * a - rows[:, :e])
     grad_b = factor * (columns[e:].T * b - columns[:e].T)
-    return grad_a, grad_b, total / outputscale
+    return grad_a, grad_b, by_row.sum() / outputscale, by_row
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:

@@ -78,14 +78,18 @@ class Factorisation:
             Size of a unit of each output in the table's own units, shape (p,); by default errors are in the
             table's units. Compare scalings with the same `unit`.
         """
+        return float(self.squared_errors(table, scaling, unit).sum()) / max(table.num_observed, 1)
+
+    def squared_errors(self, table: Table, scaling: Scaling, unit: FloatArray | None = None) -> FloatArray:
+        """Return the sum of squared errors over the observed cells of each output, shape (p,)."""
         grid = _as_grid(table)
-        total = 0.0
+        total = np.zeros(grid.num_outputs)
         for rows in grid.row_chunks():
             at = np.arange(rows.start, rows.stop)
             error = scaling.unscale_mean(self.predict(at)) - grid.Y[rows]
             error = np.where(grid.observed(rows), error, 0.0) / (1.0 if unit is None else unit)
-            total += float((error**2).sum())
-        return total / max(grid.num_observed, 1)
+            total += (error**2).sum(0)
+        return total
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,21 @@ from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_positive, check_size
 from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, Likelihood, choose_likelihood, make_likelihood
+from manygp.likelihoods import (
+    LIKELIHOODS,
+    Gaussian,
+    Likelihood,
+    PooledGaussian,
+    choose_likelihood,
+    make_likelihood,
+)
 from manygp.models import (
     TransformedLatentModel,
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
     find_lengthscales,
+    find_noise_spread,
     start_from_data,
     start_from_prior,
 )
@@ -59,8 +67,9 @@ class TLVMOGP(TrainedEstimator):
     kernel
         "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
     likelihood
-        "gaussian", "student-t", "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the
-        values), a likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
+        "gaussian" (with a noise of each output's own, see "pooled-gaussian", where the data show one), "student-t",
+        "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the values), a
+        likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
     bound
         "standard".
     latent_posterior
@@ -292,11 +301,17 @@ class TLVMOGP(TrainedEstimator):
         num_inducing: Any = self.num_inducing
         if num_inducing == "auto":
             num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
+        spread = find_noise_spread(table, scaling, factors)
+        if type(likelihood) is Gaussian and isinstance(self.likelihood, str) and not spread.is_negligible:
+            likelihood = PooledGaussian(table.num_outputs)
         logger.info(
-            "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s", latent_dim, num_inducing, choice.kind
+            "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s",
+            *(latent_dim, num_inducing, choice.kind, _name_of(likelihood)),
         )
         model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
         start_from_data(model, table, scaling, found, factors, rng)
+        if isinstance(model.likelihood, PooledGaussian):
+            model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
         start_likelihood(model, table, scaling, factors, rng)
         return model, scaling
 
@@ -343,7 +358,7 @@ class TLVMOGP(TrainedEstimator):
             "num_outputs": table.num_outputs,
             "latent_dim": int(latent_dim),
             "num_inducing": int(num_inducing),
-            **({"likelihood": _name_of(likelihood)} if self.likelihood == "auto" else {}),
+            **self._chosen_likelihood(likelihood),
         }
 
     def _prior_mean(self, num_outputs: int) -> FloatArray | None:
@@ -395,8 +410,13 @@ class TLVMOGP(TrainedEstimator):
             "num_outputs": self.n_outputs_,
             "latent_dim": latents.dim,
             "num_inducing": len(self.model_.gp.Z),
-            **({"likelihood": self.likelihood_} if self.likelihood == "auto" else {}),
+            **self._chosen_likelihood(self.model_.likelihood),
         }
+
+    def _chosen_likelihood(self, likelihood: Likelihood) -> dict[str, str]:
+        """The name of the likelihood where it is not the one that was set."""
+        name = _name_of(likelihood)
+        return {"likelihood": name} if isinstance(self.likelihood, str) and name != self.likelihood else {}
 
 
 def _name_of(likelihood: Likelihood) -> str:

@@ -12,6 +12,7 @@ from manygp.likelihoods.likelihood import Likelihood
 from manygp.likelihoods.negative_binomial import NegativeBinomial
 from manygp.likelihoods.noiseless import Noiseless
 from manygp.likelihoods.poisson import Poisson
+from manygp.likelihoods.pooled_gaussian import PooledGaussian
 from manygp.likelihoods.registry import LIKELIHOODS, choose_likelihood, make_likelihood
 from manygp.likelihoods.student_t import StudentT
 from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
@@ -27,6 +28,7 @@ __all__ = [
     "NegativeBinomial",
     "Noiseless",
     "Poisson",
+    "PooledGaussian",
     "StudentT",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",

@@ -49,6 +49,14 @@ class Gaussian(Likelihood):
         """Whether all outputs have the same noise."""
         return self.raw_noise.numel() == 1
 
+    def split_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(σ², δ) with the noise variance of every cell written as σ² exp(δ), δ None where all are the same."""
+        if self.is_shared:
+            return self.noise[0], None
+        log_noise = self._noise_of(outputs, self.raw_noise).log()
+        center = log_noise.detach().mean()
+        return center.exp(), log_noise - center
+
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
         return self.constraint.transform(self.pick(self.raw_noise, outputs)).to(like.dtype)
 

@@ -173,6 +173,10 @@ class Likelihood(nn.Module):
         Here: nothing to set.
         """
 
+    def negative_log_prior(self, outputs: Tensor) -> Tensor:
+        """−log of the prior of the parameters that are each output's own, of every output; here there is none."""
+        return torch.zeros(outputs.shape, dtype=torch.float64, device=outputs.device)
+
     # -- parameters ----------------------------------------------------------------------------------------------
 
     def row_parameters(self) -> Iterator[nn.Parameter]:

@@ -14,6 +14,7 @@ from manygp.likelihoods.given import Given
 from manygp.likelihoods.likelihood import Likelihood
 from manygp.likelihoods.negative_binomial import NegativeBinomial
 from manygp.likelihoods.poisson import Poisson
+from manygp.likelihoods.pooled_gaussian import PooledGaussian
 from manygp.likelihoods.student_t import StudentT
 from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
 from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
@@ -22,6 +23,7 @@ __all__ = ["LIKELIHOODS", "choose_likelihood", "make_likelihood"]
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
+    "pooled-gaussian": PooledGaussian,
     "student-t": StudentT,
     "bernoulli": Bernoulli,
     "poisson": Poisson,

@@ -9,6 +9,7 @@ from manygp.models.start import (
     choose_num_inducing,
     choose_scaling,
     find_lengthscales,
+    find_noise_spread,
     start_from_data,
     start_from_prior,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "choose_scaling",
     "evidence_lengthscales",
     "find_lengthscales",
+    "find_noise_spread",
     "start_from_data",
     "start_from_prior",
 ]

@@ -113,7 +113,7 @@ def start_likelihood(
 
     `factors` describe the rows of `table`, in the units of f less its levels.
     """
-    if isinstance(model.likelihood, Gaussian) and model.likelihood.is_shared:
+    if isinstance(model.likelihood, Gaussian) and model.likelihood.noise.numel() == 1:
         # The noise is known from the start of the rest.
         return
     sample = _Sample(table, _SAMPLE_CELLS, rng, scaling)

@@ -20,11 +20,13 @@ from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 
 __all__ = [
+    "NoiseSpread",
     "ScalingChoice",
     "choose_latent_dim",
     "choose_num_inducing",
     "choose_scaling",
     "find_lengthscales",
+    "find_noise_spread",
     "start_from_data",
     "start_from_prior",
 ]
@@ -38,6 +40,9 @@ _RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
 _MIN_INDUCING, _MAX_INDUCING = 100, 448
 _CANDIDATES_PER_POINT = 10
+# Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
+_LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
+_OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
 
 
 def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator, most: int = _RANKS[-1]) -> int:
@@ -144,6 +149,44 @@ def find_lengthscales(
         return evidence_lengthscales(table, scaling, rng, held_out_error)
     noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, _MIN_NOISE)
     return replace(evidence_lengthscales(table, scaling, rng, noise), noise=noise)
+
+
+@dataclass(frozen=True)
+class NoiseSpread:
+    """How much the log noise of outputs differs: its prior variance, and a first guess of each output's deviation."""
+
+    variance: float
+    deviation: FloatArray
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether one noise level serves all outputs."""
+        return self.variance <= _LEAST_SPREAD
+
+
+def find_noise_spread(table: Table, scaling: Scaling, factors: Factorisation | None) -> NoiseSpread:
+    """Spread of the log noise over outputs, by the residuals of a factorisation.
+
+    The log of a variance that n cells tell varies by 2/n, so that is taken off what the residuals show, and each
+    output's deviation shrinks to the share that is left. Where few outputs make many factors, residuals tell nothing,
+    and any spread is possible.
+    """
+    none = np.zeros(table.num_outputs)
+    if table.num_outputs == 1:
+        return NoiseSpread(_LEAST_SPREAD, none)
+    if factors is None or table.num_outputs < _OUTPUTS_PER_FACTOR * factors.rank:
+        return NoiseSpread(1.0, none)
+    freedom = table.count_per_output() - float(factors.rank)
+    seen = freedom >= _LEAST_FREEDOM
+    if seen.sum() < _OUTPUTS_PER_FACTOR:
+        return NoiseSpread(1.0, none)
+    residual = factors.squared_errors(table, scaling, scaling.y_scale) / np.maximum(freedom, 1.0)
+    level = np.log(np.maximum(residual[seen], _MIN_NOISE))
+    chance = 2.0 / freedom[seen]
+    variance = float(np.clip(np.var(level) - chance.mean(), _LEAST_SPREAD, _MOST_SPREAD))
+    deviation = none
+    deviation[seen] = (level - level.mean()) * variance / (variance + chance)
+    return NoiseSpread(variance, deviation)
 
 
 @torch.no_grad()

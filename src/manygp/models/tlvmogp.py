@@ -109,7 +109,9 @@ class TransformedLatentModel(nn.Module):
 
     def _terms(self, batch: CellBatch, evidence: Evidence) -> ElboTerms:
         q = self.gp.posterior.moments()
-        kl_h = (batch.output_weight * self.latents.kl(batch.outputs)).sum()
+        # Deviations of single outputs from what all share have priors, as latents have.
+        own = self.latents.kl(batch.outputs) + self.likelihood.negative_log_prior(batch.outputs)
+        kl_h = (batch.output_weight * own).sum()
         level = self.levels(batch.outputs)
         if level is not None and self.prior_level is not None:
             # −log N(c_p | c⁰_p, 1) without its constant

@@ -52,9 +52,10 @@ class Evidence(ABC):
 
 @dataclass(frozen=True)
 class GaussianEvidence(Evidence):
-    """Gaussian noise σ²: three statistics of the batch say everything.
+    """Gaussian noise: three statistics of the batch say everything.
 
-    With A = L⁻¹ Kᵀ and Kuu = L Lᵀ they are AAᵀ, Ay and yᵀy, and beside them Σᵢ k(eᵢ, eᵢ).
+    With A = L⁻¹ Kᵀ and Kuu = L Lᵀ they are AAᵀ, Ay and yᵀy, and beside them Σᵢ k(eᵢ, eᵢ). Where cell i has the noise
+    σ² exp(δᵢ), its row of K and its y are multiplied by wᵢ = exp(−δᵢ/2) first, and Σᵢ δᵢ is a statistic too.
     """
 
     AA: Float[Tensor, "m m"]
@@ -65,6 +66,7 @@ class GaussianEvidence(Evidence):
     Kuu: Float[Tensor, "m m"]
     Linv: Float[Tensor, "m m"]
     count: int
+    deviation_sum: Float[Tensor, ""] | float = 0.0
 
     @classmethod
     def from_batch(
@@ -75,20 +77,31 @@ class GaussianEvidence(Evidence):
         y: Float[Tensor, " b"],
         noise: Float[Tensor, ""],
         jitter: float,
+        deviation: Float[Tensor, " b"] | None = None,
     ) -> "GaussianEvidence":
-        """Statistics of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
-        Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), kernel_diagonal(kernel, e).sum().to(Z.dtype)
+        """Statistics of cells with embeddings e, values y and log noise log σ² + δ.
+
+        Covariances are in the dtype of e, the rest in that of Z.
+        """
+        diagonal, log_weight = kernel_diagonal(kernel, e), None
+        if deviation is not None:
+            log_weight = -0.5 * deviation.to(e.dtype)
+            weight = log_weight.exp()
+            y, diagonal = y * weight, diagonal * weight.square()
+        Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), diagonal.sum().to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
             # An error of ε Σ kᵢᵢ in KᵀK is divided by the jitter, and weighs 1/σ² in the precision.
             error = torch.finfo(Z.dtype).eps * diagonal_sum / (max(jitter, 1e-12) * noise)
-        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING))
-        return cls(AA, Ay, y.to(Z.dtype).square().sum(), diagonal_sum, noise, Kuu, Linv, y.shape[0])
+        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING), log_weight)
+        yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
+        return cls(AA, Ay, yy, diagonal_sum, noise, Kuu, Linv, y.shape[0], deviation_sum)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         misfit = _Misfit.apply(self.AA, self.Ay, self.Kuu, q.mean, q.covariance, self.Linv)
         misfit = misfit + self.yy + self.diagonal_sum
-        return -0.5 * (self.count * torch.log(2.0 * math.pi * self.noise) + misfit / self.noise)
+        log_noise = self.count * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
+        return -0.5 * (log_noise + misfit / self.noise)
 
     @torch.no_grad()
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:

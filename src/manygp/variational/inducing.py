@@ -65,8 +65,9 @@ class InducingGP(nn.Module):
     ) -> Evidence:
         """What cells with embeddings e and values y say about q(v), when the likelihood sees level + f."""
         assert level is None or not likelihood.is_affine
-        if isinstance(likelihood, Gaussian) and likelihood.is_shared:
-            return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, likelihood.noise[0], self.jitter)
+        if isinstance(likelihood, Gaussian):
+            noise, deviation = likelihood.split_noise(outputs)
+            return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, noise, self.jitter, deviation)
         K, diagonal = cross_covariance(self.kernel, e, self.Z.to(e.dtype)), kernel_diagonal(self.kernel, e)
         return SiteEvidence(K, diagonal, self.whitening(), y, outputs, likelihood, exposure, level)
 
