@@ -20,6 +20,7 @@ from manygp.likelihoods import (
     NegativeBinomial,
     Noiseless,
     Poisson,
+    PooledGaussian,
     StudentT,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
@@ -73,6 +74,7 @@ EMBEDDING_CLASSES: tuple[type[nn.Module], ...] = (Residual,)
 GAUSSIAN_LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
     "gaussian": lambda p: Gaussian(p, noise=0.3),
     "gaussian with a noise for each output": lambda p: Gaussian(p, noise=0.3, per_output=True),
+    "gaussian with pooled noise": lambda p: PooledGaussian(p, noise=0.3),
 }
 COUNT_LIKELIHOODS: dict[str, Callable[[int], CountLikelihood]] = {
     "poisson": Poisson,

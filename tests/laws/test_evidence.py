@@ -10,14 +10,15 @@ from manygp.variational import GaussianEvidence, SiteEvidence
 
 from ..tolerances import SAME_FORMULA, assert_close
 from . import worlds
-from .registry import EMBEDDINGS, KERNELS, POSTERIORS
+from .registry import EMBEDDINGS, GAUSSIAN_LIKELIHOODS, KERNELS, LIKELIHOODS, POSTERIORS
 
 
 def both(model, batch, dtype=torch.float64):
     """The two kinds of evidence of one batch."""
     outputs, gp = batch.outputs[batch.column], model.gp
     e, y = model.embed(batch.x.to(dtype), model.latents.mean[outputs]), batch.y.to(dtype)
-    statistics = GaussianEvidence.from_batch(gp.kernel, e, gp.Z, y, model.likelihood.noise[0], gp.jitter)
+    noise, deviation = model.likelihood.split_noise(outputs)
+    statistics = GaussianEvidence.from_batch(gp.kernel, e, gp.Z, y, noise, gp.jitter, deviation)
     K, diagonal = cross_covariance(gp.kernel, e, gp.Z.to(dtype)), kernel_diagonal(gp.kernel, e)
     return statistics, SiteEvidence(K, diagonal, gp.whitening(), y, outputs, model.likelihood)
 
@@ -25,16 +26,18 @@ def both(model, batch, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_data_terms_agree(rng, kernel, posterior, dtype):
-    model = worlds.random_model(rng, kernel=kernel, posterior=posterior)
+@pytest.mark.parametrize("likelihood", GAUSSIAN_LIKELIHOODS)
+def test_the_data_terms_agree(rng, likelihood, kernel, posterior, dtype):
+    model = worlds.random_model(rng, kernel=kernel, posterior=posterior, likelihood=likelihood)
     statistics, sites = both(model, worlds.whole_batch(worlds.random_grid(rng)), dtype)
     q = model.gp.posterior.moments()
     assert_close(statistics.expected_log_lik(q), sites.expected_log_lik(q), SAME_FORMULA, dtype)
 
 
+@pytest.mark.parametrize("likelihood", GAUSSIAN_LIKELIHOODS)
 @pytest.mark.parametrize("embedding", EMBEDDINGS)
-def test_their_gradients_agree(rng, embedding):
-    model = worlds.random_model(rng, embedding=embedding, posterior="cholesky")
+def test_their_gradients_agree(rng, embedding, likelihood):
+    model = worlds.random_model(rng, embedding=embedding, posterior="cholesky", likelihood=likelihood)
     batch = worlds.whole_batch(worlds.random_grid(rng))
     parameters = [parameter for parameter in model.parameters() if parameter.numel()]
     q = model.gp.posterior.moments()
@@ -50,8 +53,9 @@ def test_their_gradients_agree(rng, embedding):
 
 @pytest.mark.parametrize("weight", [1.0, 7.5])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_natural_targets_agree(rng, kernel, weight):
-    model = worlds.random_model(rng, kernel=kernel)
+@pytest.mark.parametrize("likelihood", GAUSSIAN_LIKELIHOODS)
+def test_the_natural_targets_agree(rng, likelihood, kernel, weight):
+    model = worlds.random_model(rng, kernel=kernel, likelihood=likelihood)
     statistics, sites = both(model, worlds.whole_batch(worlds.random_grid(rng)))
     for a, b in zip(
         statistics.natural_target(model.gp.posterior, weight),
@@ -61,15 +65,16 @@ def test_the_natural_targets_agree(rng, kernel, weight):
         assert_close(a, b)
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "kind"), [("gaussian", GaussianEvidence), ("gaussian with a noise for each output", SiteEvidence)]
-)
-def test_one_noise_takes_the_short_path(rng, likelihood, kind):
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_gaussian_noise_takes_the_short_path(rng, likelihood):
     model = worlds.random_model(rng, likelihood=likelihood)
     evidence = model.gp.evidence(
-        worlds.normal(rng, 5, 4), worlds.normal(rng, 5), torch.zeros(5, dtype=torch.int64), model.likelihood
+        worlds.normal(rng, 5, 4),
+        torch.ones(5, dtype=torch.float64),
+        torch.zeros(5, dtype=torch.int64),
+        model.likelihood,
     )
-    assert isinstance(evidence, kind)
+    assert isinstance(evidence, GaussianEvidence if likelihood in GAUSSIAN_LIKELIHOODS else SiteEvidence)
 
 
 def test_an_empty_batch_says_nothing(rng):

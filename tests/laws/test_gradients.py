@@ -56,10 +56,12 @@ def test_statistics(rng, name, is_stiff):
     """AAᵀ and Ay: fused for named kernels, of any K for others, by either way."""
     Linv = lower(rng, 4)
 
-    def statistics(kernel, a, b, y):
-        return cross_gram(kernel, a, b, y, Linv, is_stiff)
+    def statistics(kernel, a, b, y, log_weight=None):
+        return cross_gram(kernel, a, b, y, Linv, is_stiff, log_weight)
 
-    assert check_kernel(statistics, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3), (6,)))
+    kernel = worlds.random_kernel(name, 3, rng)
+    assert check_kernel(statistics, kernel, leaves(rng, (6, 3), (4, 3), (6,)))
+    assert check_kernel(statistics, kernel, leaves(rng, (6, 3), (4, 3), (6,), (6,)))
 
 
 @pytest.mark.parametrize("is_stiff", [False, True])
@@ -103,6 +105,11 @@ def test_statistics_are_those_of_the_covariance(rng, name, dtype, is_stiff):
     Linv = lower(rng, 5)
     AA, Ay = cross_gram(kernel, a, b, y, Linv, is_stiff)
     assert AA.dtype == Ay.dtype == torch.float64
+    assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
+    assert_close(Ay, Linv @ K.T @ y.double(), GPYTORCH, dtype)
+    log_weight = worlds.normal(rng, 8).to(dtype)
+    AA, Ay = cross_gram(kernel, a, b, y, Linv, is_stiff, log_weight)
+    K = log_weight.double().exp().unsqueeze(-1) * K
     assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
     assert_close(Ay, Linv @ K.T @ y.double(), GPYTORCH, dtype)
 

@@ -66,7 +66,7 @@ class TrainedEstimator(Estimator):
     max_grad_norm: float | None
 
     # The published procedure: epochs, Adam's step size, and the share of iterates that are averaged at the end.
-    _paper_epochs, _paper_learning_rate, _paper_averaged_share = 1000, 0.01, 0.1
+    _paper_epochs, _paper_learning_rate, _paper_averaged_share = 1000, 0.01, 0.05
 
     @abstractmethod
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:

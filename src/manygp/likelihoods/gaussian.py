@@ -54,7 +54,7 @@ class Gaussian(Likelihood):
         if self.is_shared:
             return self.noise[0], None
         log_noise = self._noise_of(outputs, self.raw_noise).log()
-        center = log_noise.detach().mean()
+        center = log_noise.detach().sum() / max(log_noise.numel(), 1)
         return center.exp(), log_noise - center
 
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from manygp.likelihoods import (
     Gaussian,
     Given,
     NegativeBinomial,
+    PooledGaussian,
     choose_likelihood,
     make_likelihood,
 )
@@ -115,6 +116,22 @@ def test_one_noise_for_all_or_one_for_each():
     )
 
 
+@pytest.mark.parametrize("per_output", [True, False])
+def test_noise_is_a_level_and_a_deviation(rng, per_output):
+    own = worlds.shake(Gaussian(4, 0.2, per_output=True) if per_output else PooledGaussian(4, 0.2), rng)
+    outputs = torch.tensor([3, 0, 3, 1])
+    level, deviation = own.split_noise(outputs)
+    assert_close(level * deviation.exp(), own.conditional_moments(torch.zeros(4, dtype=torch.float64), outputs)[1])
+
+
+def test_pooled_noise_has_a_prior(rng):
+    pooled = PooledGaussian(3, 0.2)
+    pooled.set_deviation(torch.tensor([0.0, 1.0, -2.0]), 4.0)
+    prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 2.0)
+    value = pooled.negative_log_prior(torch.tensor([2, 1]))
+    assert_close(value[0] - value[1], prior.log_prob(pooled.deviation[1]) - prior.log_prob(pooled.deviation[2]))
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e-12])
 def test_the_noise_stays_above_its_floor(value):
     likelihood = Gaussian()
@@ -152,7 +169,7 @@ def test_rows_learn_with_sparse_gradients(name):
     likelihood = make_likelihood(name, 5, **options)
     likelihood.sparse_rows = True
     rows = list(likelihood.row_parameters())
-    assert len(rows) == (name in ("gaussian", "student-t", "negative-binomial", "zinb"))
+    assert len(rows) == (name in ("gaussian", "pooled-gaussian", "student-t", "negative-binomial", "zinb"))
     if not rows:
         return
     before = [row.detach().clone() for row in rows]

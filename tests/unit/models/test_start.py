@@ -8,6 +8,7 @@ import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
 from manygp.estimators import trained
+from manygp.likelihoods import Gaussian
 from manygp.models import (
     Lengthscales,
     choose_latent_dim,
@@ -15,6 +16,7 @@ from manygp.models import (
     choose_scaling,
     evidence_lengthscales,
     find_lengthscales,
+    find_noise_spread,
 )
 from manygp.training import History
 
@@ -136,6 +138,42 @@ def test_noise_is_a_share_of_the_held_out_error_at_least(rng):
     found = find_lengthscales(table, worlds.raw(table), factors, 5.0, rng)
     assert found.noise == pytest.approx(0.5)
     assert find_lengthscales(table, worlds.raw(table), factors, 0.0, rng).noise < 0.5
+
+
+def noisy(rng, deviation, n=60, p=40):
+    """Two factors, and noise whose log variance differs between outputs by draws of so large a deviation."""
+    log_noise = deviation * rng.standard_normal(p)
+    noise = 0.3 * np.exp(0.5 * log_noise) * rng.standard_normal((n, p))
+    return log_noise, Grid(np.arange(float(n))[:, None], low_rank(rng, 2, n, p, 0.0).Y + noise)
+
+
+def test_unequal_noise_is_seen_and_equal_noise_is_not_made_unequal(rng):
+    log_noise, table = noisy(rng, 1.0)
+    scaling = Scaling.fit(table, outputs="global")
+    spread = find_noise_spread(table, scaling, factorise(table, scaling, 2))
+    assert not spread.is_negligible
+    assert 0.5 < spread.variance < 2.0
+    assert np.corrcoef(spread.deviation, log_noise)[0, 1] > 0.9
+    _, table = noisy(rng, 0.0)
+    assert find_noise_spread(table, scaling, factorise(table, scaling, 2)).is_negligible
+
+
+def test_few_outputs_may_have_any_noise(rng):
+    _, table = noisy(rng, 1.0, p=3)
+    scaling = Scaling.fit(table, outputs="global")
+    spread = find_noise_spread(table, scaling, factorise(table, scaling, 2))
+    assert spread.variance == 1.0
+    assert not spread.deviation.any()
+
+
+def test_unequal_noise_is_learned(rng):
+    log_noise, table = noisy(rng, 1.5)
+    model = manygp.TLVMOGP(epochs=10, progress=False).fit(table.X, table.Y)
+    assert model.likelihood_ == "pooled-gaussian"
+    learned = model.model_.likelihood.deviation.detach().numpy()
+    assert np.corrcoef(learned, log_noise)[0, 1] > 0.9
+    one = manygp.TLVMOGP(epochs=10, progress=False, likelihood=Gaussian()).fit(table.X, table.Y)
+    assert one.likelihood_ == "gaussian"
 
 
 def test_a_list_of_cells_cannot_be_completed(rng):
