@@ -74,6 +74,32 @@ def run_tables(
     remark(f"{len(records)} records in {out}" + (f", {failed} of failed runs." if failed else "."))
 
 
+@paper_app.command("table")
+@one_sentence_errors
+def render_tables(
+    table: Annotated[str, typer.Option("--table", "-t", help="Tables, separated by commas, or all.")] = "all",
+    out: Out = _RESULTS,
+) -> None:
+    """Write tables.md and tables.html beside the records: ours next to the published values."""
+    from manygp.paper import find_tables, write_tables
+
+    for path in write_tables(_existing(out), find_tables(table)):
+        remark(f"Wrote {path}.")
+
+
+@paper_app.command("page")
+@one_sentence_errors
+def write_results(
+    out: Out = Path("docs/results"),
+    to: Annotated[Path, typer.Option("--to", help="The page to write.")] = Path("docs/results.md"),
+) -> None:
+    """Write the results page of the documentation from the records in a folder."""
+    from manygp.paper import write_page
+
+    write_page(_existing(out), to)
+    remark(f"Wrote {to}.")
+
+
 @paper_app.command("list")
 @one_sentence_errors
 def list_tables() -> None:
@@ -133,6 +159,12 @@ def verify(names: Names = None) -> None:
         print_results(f"{file.name}: {found}")
     if damaged:
         raise typer.Exit(BAD_INPUT)
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise SettingError(f"--out {folder} is no folder of records; make some with `manygp paper run`.")
+    return folder
 
 
 def _report(bar: Progress, task: TaskID, arrived: int, total: int | None) -> None:

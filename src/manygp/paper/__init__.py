@@ -6,6 +6,7 @@ Others add to it from outside with `register_dataset`, `register_model`, `regist
 
 from manygp.paper.datasets import DATASETS, Dataset, find_dataset, register_dataset
 from manygp.paper.models import LowRank, find_model, register_model
+from manygp.paper.page import findings, write_page, write_tables
 from manygp.paper.problem import Problem
 from manygp.paper.records import Run, read_records
 from manygp.paper.runner import carry_out_all, parse_seeds
@@ -25,6 +26,7 @@ __all__ = [
     "find_dataset",
     "find_model",
     "find_tables",
+    "findings",
     "parse_seeds",
     "read_records",
     "register_dataset",
@@ -33,4 +35,6 @@ __all__ = [
     "register_table",
     "runs_of",
     "settings_for",
+    "write_page",
+    "write_tables",
 ]

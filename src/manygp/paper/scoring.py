@@ -122,7 +122,7 @@ def _with_arrays(settings: dict[str, Any], problem: Problem) -> dict[str, Any]:
 def _fit(model: Any, problem: Problem, settings: dict[str, Any]) -> None:
     table = problem.train
     own: dict[str, Any] = {}
-    if problem.has_new_outputs and "latent_prior_mean" not in settings:
+    if problem.has_new_outputs and settings.get("latent_prior_mean") is None:
         # Without a prior from the coordinates themselves, the model learns how latents depend on them.
         own["output_coordinates"] = problem.coordinates
     model.fit(table.X, values_of(table), **own)
@@ -144,7 +144,7 @@ def _metrics(model: Any, problem: Problem, new: Any, seed: int) -> dict[str, flo
 
 def _new_outputs(model: Any, problem: Problem, settings: dict[str, Any]) -> Any:
     """The prediction of outputs that were never observed, from where they are."""
-    if "latent_prior_mean" in settings:
+    if settings.get("latent_prior_mean") is not None:
         return model.predict_new_outputs(
             problem.test.X, latent_mean=problem.new_coordinates, latent_variance=_NEW_OUTPUT_VARIANCE
         )

@@ -21,7 +21,9 @@ COORDINATES, PRINCIPAL_COMPONENTS = "coordinates", "principal components"
 
 _SV_LMC_ERA5 = {"num_latents": 100, "num_inducing": 10}
 _GS_ERA5 = {"num_components": 3, "latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 10}
-_GS_SEA = {"latent_dim": 2, "num_inducing_latents": 30, "num_inducing_inputs": 10}
+# Latent vectors near the coordinates of their outputs.
+_NEAR_PLACE: Settings = {"latent_prior_mean": COORDINATES, "latent_prior_variance": 0.01}
+_GS_SEA: Settings = {"latent_dim": 2, "num_inducing_latents": 30, "num_inducing_inputs": 10}
 _GS_GENES: Settings = {"latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 25, "likelihood": "zinb"}
 _BATCHES: dict[str, Settings] = {
     "eeg": {"batch_inputs": 128, "batch_outputs": 7},
@@ -51,7 +53,7 @@ _SIZES: dict[str, dict[str, Settings]] = {
         "tlvmogp": _T_LVMOGP["eeg"],
         "ind-gp": {},
         "sv-lmc": {"num_latents": 3, "num_inducing": 200},
-        "oilmm": {"num_latents": 3},
+        "oilmm": {"num_latents": 3, "num_inducing": 200},
         "sgprn": {"num_latents": 3},
         "g-mogp": {"num_inducing": 200},
         "gs-lvmogp": {"num_components": 3, "latent_dim": 3, "num_inducing_latents": 4, "num_inducing_inputs": 50},
@@ -67,21 +69,20 @@ _SIZES: dict[str, dict[str, Settings]] = {
         "tlvmogp": _T_LVMOGP["era5"],
         "ind-gp": {},
         "sv-lmc": _SV_LMC_ERA5,
-        "oilmm": {"num_latents": 100},
+        "oilmm": {"num_latents": 100, "num_inducing": 10},
         "sgprn": {"num_latents": 100},
         "g-mogp": {"num_inducing": 10},
         "gs-lvmogp": _GS_ERA5,
     },
-    "sea": {"tlvmogp": _T_LVMOGP["sea"], "gs-lvmogp": _GS_SEA},
+    "sea": {"tlvmogp": _T_LVMOGP["sea"] | _NEAR_PLACE, "gs-lvmogp": _GS_SEA | _NEAR_PLACE},
     "genes": {"tlvmogp": _T_LVMOGP["genes"], "gs-lvmogp": _GS_GENES},
 }
-# Latent vectors near the coordinates of their outputs.
-_NEAR_PLACE = {"latent_prior_mean": COORDINATES, "latent_prior_variance": 0.01}
 _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
     "eeg": {
         # The noise of the EEG is held at a standard deviation of 0.01.
         "tlvmogp": {"spectral_bound": 0.005, "freeze_likelihood": math.inf, "max_grad_norm": 10.0},
         "sv-lmc": _BATCHES["eeg"],
+        "oilmm": {"regularization": 1.6},
         "sgprn": {"max_grad_norm": 10.0},
         "g-mogp": _BATCHES["eeg"],
         "gs-lvmogp": _BATCHES["eeg"],
@@ -100,8 +101,8 @@ _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
         "gs-lvmogp": _BATCHES["era5"],
     },
     "sea": {
-        "tlvmogp": {"spectral_bound": 0.7, "freeze_likelihood": 500, **_NEAR_PLACE},
-        "gs-lvmogp": {**_NEAR_PLACE, **_BATCHES["sea"]},
+        "tlvmogp": {"spectral_bound": 0.7, "freeze_likelihood": 500},
+        "gs-lvmogp": _BATCHES["sea"],
     },
     "genes": {
         "tlvmogp": {

@@ -44,13 +44,17 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper: its name, title, columns, rows (those that the paper does not have last) and digits."""
+    """A table of the paper: its name, title, columns, rows (those of our own last), digits of an MSE."""
 
     name: str
     title: str
     metrics: tuple[str, ...]
     rows: tuple[Row, ...]
     decimals: int = 3
+
+    def digits(self, metric: str) -> int:
+        """Digits after the point, as the paper prints them."""
+        return self.decimals if metric == MSE else 3
 
 
 TABLES: dict[str, PaperTable] = {}
@@ -118,7 +122,10 @@ def _component_rows(dataset: str, values: Sequence[Mapping[str, Value]] = ({}, {
         for q in (1, 2, 3)
     ]
     rows.append(Row(f"T-LVMOGP{suffix}", dataset, "tlvmogp", {}, values[3]))
-    return rows if dataset in _UNSEEN else [*rows, Row(_RIVAL + suffix, dataset, FACTORISATION)]
+    if dataset in _UNSEEN:
+        # The published protocol holds latent vectors near their coordinates; the library can learn how they vary.
+        return [*rows, Row(f"T-LVMOGP, latents learnt{suffix}", dataset, "tlvmogp", {"latent_prior_mean": None})]
+    return [*rows, Row(_RIVAL + suffix, dataset, FACTORISATION)]
 
 
 def _pair_rows(

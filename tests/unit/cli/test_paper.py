@@ -37,9 +37,9 @@ def test_one_model_on_one_dataset(tmp_path: Path) -> None:
     assert "1 of 1 runs have a record already" in text
 
 
-def test_a_table_without_its_data_is_recorded_as_failed(tmp_path: Path) -> None:
+def test_a_dataset_without_its_file_is_recorded_as_failed(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    command = ["paper", "run", "--table", "copernicus", "-m", "tlvmogp", "--seeds", "0-1", "--out", str(out)]
+    command = ["paper", "run", "--dataset", "copernicus", "-m", "tlvmogp", "--seeds", "0-1", "--out", str(out)]
     code, text = _run(*command, "--no-predictions")
     assert code == 0
     assert "failed" in text
