@@ -87,6 +87,19 @@ def render_tables(
         remark(f"Wrote {path}.")
 
 
+@paper_app.command("figures")
+@one_sentence_errors
+def draw(out: Out = _RESULTS, preset: Preset = "fast") -> None:
+    """Draw the figures whose runs have saved predictions, into a subfolder of the records."""
+    from manygp.paper.figures import draw_figures
+
+    paths, missing = draw_figures(_existing(out), preset)
+    for path in paths:
+        remark(f"Wrote {path}.")
+    for reason in missing:
+        remark(f"Not drawn: {reason}.")
+
+
 @paper_app.command("page")
 @one_sentence_errors
 def write_results(

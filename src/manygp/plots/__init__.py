@@ -5,9 +5,10 @@ global state is touched. Colours are safe for colour-blind readers. Needs the ex
 """
 
 from manygp.plots.canvas import Figure
+from manygp.plots.counts import plot_counts
 from manygp.plots.history import plot_history
 from manygp.plots.latents import plot_latents
 from manygp.plots.maps import plot_map
 from manygp.plots.series import plot_series
 
-__all__ = ["Figure", "plot_history", "plot_latents", "plot_map", "plot_series"]
+__all__ = ["Figure", "plot_counts", "plot_history", "plot_latents", "plot_map", "plot_series"]

@@ -21,6 +21,7 @@ def plot_map(
     unit: str = "",
     title: str = "",
     size: float | None = None,
+    axis_labels: tuple[str, str] | None = None,
 ) -> Figure:
     """Draw one map for each set of values, all on one colour scale.
 
@@ -38,6 +39,8 @@ def plot_map(
         Title above all panels.
     size
         Area of a marker in square points; chosen from the number of places unless given.
+    axis_labels
+        For places that are not on the globe, such as spots of a slide: what the two axes are, in equal units.
 
     Returns
     -------
@@ -55,7 +58,9 @@ def plot_map(
     columns = count if count <= 4 else 3
     rows = 1 if count <= 4 else -(-len(values) // columns) + -(-len(spreads) // columns)
     # A degree of longitude is shorter than one of latitude by the cosine of the latitude.
-    stretch = 1.0 / np.cos(np.deg2rad(np.clip((north.min() + north.max()) / 2, -75, 75)))
+    globe = axis_labels is None
+    stretch = 1.0 / np.cos(np.deg2rad(np.clip((north.min() + north.max()) / 2, -75, 75))) if globe else 1.0
+    labels = axis_labels or ("longitude, °E", "latitude, °N")
     area = size if size is not None else float(np.clip(16_000 / max(len(east), 1), 3, 60))
     height = _panel_height(east, north, stretch)
     with canvas(rows, columns, 3.5, height, sharex=True, sharey=True) as (figure, axes):
@@ -68,9 +73,9 @@ def plot_map(
         for axis in flat:
             axis.set_aspect(stretch)
             axis.set_visible(axis.has_data())
-            axis.set_xlabel("longitude, °E")
+            axis.set_xlabel(labels[0])
         for axis in axes[:, 0]:
-            axis.set_ylabel("latitude, °N")
+            axis.set_ylabel(labels[1])
         if title:
             figure.suptitle(title)
     return figure

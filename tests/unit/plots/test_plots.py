@@ -15,7 +15,7 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from manygp.errors import DataError, ManyGPError
-from manygp.plots import plot_history, plot_latents, plot_map, plot_series
+from manygp.plots import plot_counts, plot_history, plot_latents, plot_map, plot_series
 from manygp.training import EpochRecord, History
 
 RNG = np.random.default_rng(0)
@@ -156,3 +156,24 @@ def test_missing_matplotlib_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     with pytest.raises(ManyGPError, match=r"manygp\[plots\]"):
         importlib.import_module("manygp.plots")
+
+
+def test_counts_have_a_bar_of_zeros_and_lose_none() -> None:
+    values = np.r_[np.zeros(70), RNG.poisson(30.0, 29) + 1, 1_200.0, np.nan]
+    figure = plot_counts(values, label="counts of a gene")
+    (axis,) = panels(figure)
+    heights = [patch.get_height() for patch in axis.patches]
+    assert heights[0] == 70
+    assert sum(heights) == 100
+    assert "zeros: 70.0%" in [text.get_text() for text in axis.get_legend().get_texts()]
+    assert rendered(figure)
+    with pytest.raises(DataError, match="below zero"):
+        plot_counts([-1.0])
+
+
+def test_places_that_are_not_on_the_globe() -> None:
+    x, y = RNG.uniform(0, 200, 30), RNG.uniform(0, 200, 30)
+    figure = plot_map(x, y, {"gene": x}, axis_labels=("x, µm", "y, µm"))
+    (axis,) = panels(figure)
+    assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_aspect()) == ("x, µm", "y, µm", 1.0)
+    assert rendered(figure)
