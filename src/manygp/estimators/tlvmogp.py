@@ -31,6 +31,7 @@ from manygp.models import (
     choose_scaling,
     find_lengthscales,
     find_noise_spread,
+    latent_dim_of,
     start_from_data,
     start_from_prior,
 )
@@ -288,7 +289,7 @@ class TLVMOGP(TrainedEstimator):
             latent_dim = prior_mean.shape[1]
         most = {} if latent_dim == "auto" else {"most": latent_dim}
         rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng, **most)
-        latent_dim = rank if latent_dim == "auto" else latent_dim
+        latent_dim = latent_dim_of(rank, table) if latent_dim == "auto" else latent_dim
         kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
             self.standardize,  # type: ignore[arg-type]
             (str(self.standardize),),
@@ -326,7 +327,7 @@ class TLVMOGP(TrainedEstimator):
         if latent_dim == "auto" and prior_mean is not None:
             latent_dim = prior_mean.shape[1]
         rank = choose_latent_dim(guesses, scaling, rng, **({} if latent_dim == "auto" else {"most": latent_dim}))
-        latent_dim = rank if latent_dim == "auto" else latent_dim
+        latent_dim = latent_dim_of(rank, table) if latent_dim == "auto" else latent_dim
         is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
         factors = factorise(guesses, scaling, latent_dim, rng=rng) if is_factorised else None
         held_out_error = choose_scaling(guesses, ("none",), rank, rng).held_out_error

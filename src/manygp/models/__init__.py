@@ -10,6 +10,7 @@ from manygp.models.start import (
     choose_scaling,
     find_lengthscales,
     find_noise_spread,
+    latent_dim_of,
     start_from_data,
     start_from_prior,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "evidence_lengthscales",
     "find_lengthscales",
     "find_noise_spread",
+    "latent_dim_of",
     "start_from_data",
     "start_from_prior",
 ]

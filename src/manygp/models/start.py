@@ -1,5 +1,6 @@
 """Where a latent variable model begins: sizes, scaling and parameters from the data, or the paper's prior start."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,18 +28,20 @@ __all__ = [
     "choose_scaling",
     "find_lengthscales",
     "find_noise_spread",
+    "latent_dim_of",
     "start_from_data",
     "start_from_prior",
 ]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
-_SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
+_SQUARED_LENGTHSCALES = (2.0**2, 100.0**2)
 _WEAKEST = 1e-6
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
-_RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
+_RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
-_MIN_INDUCING, _MAX_INDUCING = 100, 448
+# Inducing points: at least so many, and at most so many, or more where few cells make a pass over them cheap.
+_MIN_INDUCING, _MAX_INDUCING, _CHEAP_PASS = 100, 448, 3e9
 _CANDIDATES_PER_POINT = 10
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
@@ -46,7 +49,7 @@ _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
 
 
 def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator, most: int = _RANKS[-1]) -> int:
-    """Latent dimensions: the rank, `most` at most, whose factorisation predicts held-out cells best."""
+    """Rank, `most` at most, whose factorisation predicts held-out cells best."""
     if table.num_outputs == 1:
         return 1
     limit = min(most, _rank_limit(table))
@@ -54,6 +57,11 @@ def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator, 
         return min(3, limit)
     ranks = [rank for rank in _RANKS if rank <= limit]
     return choose_rank(table, scaling, ranks, rng=rng, max_side=_RANK_SIDE).rank
+
+
+def latent_dim_of(rank: int, table: Table) -> int:
+    """Latent dimensions for a rank: a dimension too many is left unused, one too few makes predictions too sure."""
+    return max(rank, min(_LEAST_DIM, _rank_limit(table)))
 
 
 @dataclass(frozen=True)
@@ -131,10 +139,11 @@ def choose_num_inducing(table: Table, scaling: Scaling, latent_dim: int, found: 
     A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input. The pieces of all
     inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more.
     """
+    most = max(_MAX_INDUCING, int(math.sqrt(_CHEAP_PASS / table.num_observed)))
     span = np.ptp(scaling.scale_x(table.X), axis=0)
     pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
     wanted = int(pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
-    return max(1, min(max(wanted, _MIN_INDUCING), _MAX_INDUCING, table.num_observed))
+    return max(1, min(max(wanted, _MIN_INDUCING), most, table.num_observed))
 
 
 def find_lengthscales(
