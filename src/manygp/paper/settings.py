@@ -80,7 +80,7 @@ _SIZES: dict[str, dict[str, Settings]] = {
 _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
     "eeg": {
         # The noise of the EEG is held at a standard deviation of 0.01.
-        "tlvmogp": {"spectral_bound": 0.005, "freeze_likelihood": math.inf, "max_grad_norm": 10.0},
+        "tlvmogp": {"spectral_bound": 0.005, "freeze_likelihood": math.inf},
         "sv-lmc": _BATCHES["eeg"],
         "oilmm": {"regularization": 1.6},
         "sgprn": {"max_grad_norm": 10.0},

@@ -24,7 +24,7 @@ __all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
 # Largest rounding error of the precision that is left as it is.
-_MAX_ROUNDING = 1e-4
+_MAX_ROUNDING = 1e-2
 # A natural step sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all
 # that is. And it moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
 _MAX_VARIANCE, _MAX_MOVE = 9.0, 3.0
