@@ -26,9 +26,9 @@ PRESETS = ("fast", "paper")
 _BATCH_CELLS = 4096
 _FAST_LEARNING_RATE = 0.015
 # Multiplications that an automatic run may take: so many for each observed cell, but not fewer and not more than this
-# (about half a minute and ten minutes on two cores); and its epochs.
-_WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 0.75e12, 1e13
-_MIN_EPOCHS, _MAX_EPOCHS = 10, 300
+# (about a minute and ten minutes on two cores); and its epochs.
+_WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 1.2e12, 1e13
+_MIN_EPOCHS, _MAX_EPOCHS = 10, 600
 
 
 class TrainedEstimator(Estimator):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from manygp.data import Cells, Grid, Scaling, Table
@@ -17,6 +18,8 @@ __all__ = ["Lengthscales", "evidence_lengthscales"]
 # Lengthscales in standard deviations of the inputs, from far below to far above.
 _GRID = tuple(2.0**k for k in range(-6, 4))
 _MAX_OUTPUTS = 20
+# The shortest lengthscale, in distances between neighbours, and how many are looked at.
+_SHORTEST, _MAX_QUERIES = 1.0 / 3.0, 1000
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ def evidence_lengthscales(
     """Shared ARD lengthscales that maximise the exact evidence of a few outputs, each a GP of its own.
 
     Every output contributes a subset of its cells: neighbours of a random cell, so that short lengthscales show, and
-    as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them.
+    as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them. None is shorter
+    than a third of the distance between neighbours: there, all functions are white, whatever the lengthscale.
 
     `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
     share pass for noise of each.
@@ -44,6 +48,7 @@ def evidence_lengthscales(
     max_noise = max(max_noise, 1e-6)
     x, y, seen = _subsets(table, scaling, rng, max_points)
     d = x.shape[-1]
+    shortest = _SHORTEST * _spacing(scaling.scale_x(table.X), rng)
     best, start = math.inf, None
     for factor in _GRID:
         for noise in sorted({min(noise, max_noise) for noise in (0.01, 0.1, 0.5)}):
@@ -65,7 +70,17 @@ def evidence_lengthscales(
 
     optimizer.step(closure)
     final = raw.detach() if torch.isfinite(raw).all() else start
-    return Lengthscales(final[:d].exp().numpy(), float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))
+    lengthscale = np.maximum(final[:d].exp().numpy(), shortest)
+    return Lengthscales(lengthscale, float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))
+
+
+def _spacing(x: FloatArray, rng: np.random.Generator) -> float:
+    """Median distance of an input to the nearest one that is not the same."""
+    x = np.unique(x, axis=0)
+    if len(x) < 2:
+        return 0.0
+    some = x[rng.choice(len(x), min(len(x), _MAX_QUERIES), replace=False)]
+    return float(np.median(cKDTree(x).query(some, k=2)[0][:, 1]))
 
 
 def _negative_evidence(

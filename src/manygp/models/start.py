@@ -41,7 +41,7 @@ _RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
 # Inducing points: at least so many, and at most so many, or more where few cells make a pass over them cheap.
-_MIN_INDUCING, _MAX_INDUCING, _CHEAP_PASS = 100, 448, 3e9
+_MIN_INDUCING, _MAX_INDUCING, _CHEAP_PASS = 100, 448, 4e9
 _CANDIDATES_PER_POINT = 10
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
@@ -178,7 +178,7 @@ def find_noise_spread(table: Table, scaling: Scaling, factors: Factorisation | N
 
     The log of a variance that n cells tell varies by 2/n, so that is taken off what the residuals show, and each
     output's deviation shrinks to the share that is left. Where few outputs make many factors, residuals tell nothing,
-    and any spread is possible.
+    and any spread is possible; where outputs have few cells, nothing ever will.
     """
     none = np.zeros(table.num_outputs)
     if table.num_outputs == 1:
@@ -188,7 +188,7 @@ def find_noise_spread(table: Table, scaling: Scaling, factors: Factorisation | N
     freedom = table.count_per_output() - float(factors.rank)
     seen = freedom >= _LEAST_FREEDOM
     if seen.sum() < _OUTPUTS_PER_FACTOR:
-        return NoiseSpread(1.0, none)
+        return NoiseSpread(_LEAST_SPREAD, none)
     residual = factors.squared_errors(table, scaling, scaling.y_scale) / np.maximum(freedom, 1.0)
     level = np.log(np.maximum(residual[seen], _MIN_NOISE))
     chance = 2.0 / freedom[seen]
