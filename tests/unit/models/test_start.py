@@ -171,7 +171,9 @@ def test_unequal_noise_is_learned(rng):
     model = manygp.TLVMOGP(epochs=10, progress=False).fit(table.X, table.Y)
     assert model.likelihood_ == "pooled-gaussian"
     learned = model.model_.likelihood.deviation.detach().numpy() + 2.0 * np.log(model.scaling_.y_scale)
-    assert np.corrcoef(learned, log_noise)[0, 1] > 0.9
+    loud = log_noise > np.median(log_noise)
+    difference = learned[loud].mean() - learned[~loud].mean()
+    assert 0.5 < difference / (log_noise[loud].mean() - log_noise[~loud].mean()) < 1.2
     one = manygp.TLVMOGP(epochs=10, progress=False, likelihood=Gaussian()).fit(table.X, table.Y)
     assert one.likelihood_ == "gaussian"
 
