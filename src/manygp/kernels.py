@@ -13,17 +13,27 @@ import gpytorch
 import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.errors import SettingError
 from manygp.linalg import gram, projected, unwhitened, whitened
 
-__all__ = ["KERNELS", "cross_covariance", "cross_gram", "kernel_diagonal", "make_kernel", "rescale_kernel"]
+__all__ = [
+    "KERNELS",
+    "CovarianceRows",
+    "cross_covariance",
+    "cross_gram",
+    "kernel_diagonal",
+    "make_kernel",
+    "rescale_kernel",
+]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
+# The same for visitors who do more with every chunk.
+_VISIT_NUMBERS = 1_000_000
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
@@ -213,29 +223,94 @@ def _stationary_backward(
     By chunks of rows in one piece of memory, because an array that is passed over several times should stay in the
     cache, and because fresh memory is slow to touch.
     """
-    e = a.shape[1]
-    a1, b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
-    rows, columns, by_row = torch.empty_like(a1), b.new_zeros(e + 1, len(b)), a.new_empty(len(a))
-    size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(b))
-    room = K.new_empty(min(size, len(a)), len(b))
-    for begin in range(0, len(a), size):
-        chunk = slice(begin, min(begin + size, len(a)))
-        W = room[: chunk.stop - begin]
+    gradient, chunks = _StationaryGradient(a, b), row_chunks(len(a), len(b))
+    room = K.new_empty(min(chunks[0].stop, len(a)) if chunks else 0, len(b))
+    for chunk in chunks:
+        W = room[: chunk.stop - chunk.start]
         grad_K(chunk, W)
+        gradient.add(chunk, W, K[chunk], None if slope is None else slope[chunk])
+    return gradient.result(outputscale)
+
+
+def row_chunks(num_rows: int, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
+    """Slices over rows of `width` numbers, so long that they hold `numbers` together."""
+    size = max(_MIN_CHUNK_ROWS, numbers // width)
+    return [slice(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
+
+
+class _StationaryGradient:
+    """Sums over chunks of rows that the gradients for a, b and σ² are made of."""
+
+    def __init__(self, a: Tensor, b: Tensor):
+        self.a1, self.b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
+        self.rows, self.columns = torch.empty_like(self.a1), b.new_zeros(b.shape[1] + 1, len(b))
+        self.by_row, self.factor = a.new_empty(len(a)), -1.0
+
+    def add(self, chunk: slice, W: Tensor, K: Tensor, slope: Tensor | None) -> None:
+        """Take in ∂/∂K of some rows, which is overwritten."""
         if slope is None:
-            W.mul_(K[chunk])
+            W.mul_(K)
         else:
-            torch.sum(W * K[chunk], -1, out=by_row[chunk])
-            W.mul_(slope[chunk])
-        torch.mm(W, b1, out=rows[chunk])
-        columns.addmm_(a1[chunk].T, W)
-    if slope is None:
-        by_row = rows[:, e]
-    # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
-    factor = -1.0 if slope is None else 2.0
-    grad_a = factor * (rows[:, e:] * a - rows[:, :e])
-    grad_b = factor * (columns[e:].T * b - columns[:e].T)
-    return grad_a, grad_b, by_row.sum() / outputscale, by_row
+            self.factor = 2.0
+            torch.sum(W * K, -1, out=self.by_row[chunk])
+            W.mul_(slope)
+        torch.mm(W, self.b1, out=self.rows[chunk])
+        self.columns.addmm_(self.a1[chunk].T, W)
+
+    def result(self, outputscale: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gradients, and Σ_m K ∂/∂K of every row, once all rows are in."""
+        a, b, rows, columns = self.a1[:, :-1], self.b1[:, :-1], self.rows, self.columns
+        by_row = rows[:, -1] if self.factor < 0.0 else self.by_row
+        # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
+        grad_a = self.factor * (rows[:, -1:] * a - rows[:, :-1])
+        grad_b = self.factor * (columns[-1:].T * b - columns[:-1].T)
+        return grad_a, grad_b, by_row.sum() / outputscale, by_row
+
+
+class CovarianceRows:
+    """K = k(a, b), a chunk of rows at a time, and the way back from the gradient of the rows.
+
+    Who visits every chunk once and hands over its gradient there and then never holds K, or its gradient, as a whole.
+    A kernel that is not one of ours is computed whole all the same, since its gradient is left to autograd.
+    """
+
+    def __init__(self, kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]):
+        self.nu = _smoothness(kernel) if _is_fused(kernel) else None
+        #: What K depends on, with a graph, in the order of `gradients`.
+        self.inputs: tuple[Tensor, ...] = (
+            (cross_covariance(kernel, a, b),) if self.nu is None else _scaled(kernel, a, b)
+        )
+        self.chunks = row_chunks(len(a), len(b), _VISIT_NUMBERS)
+
+    @torch.no_grad()
+    def visit(self, function: Callable[[slice, Tensor], Tensor | None]) -> tuple[Tensor, ...]:
+        """Call a function with every chunk and its rows of K; it returns their gradient, or None if there is none.
+
+        Returns the gradients for `inputs`.
+        """
+        if self.nu is None:
+            (K,) = self.inputs
+            gradient = torch.empty_like(K)
+            for chunk in self.chunks:
+                G = function(chunk, K[chunk])
+                gradient[chunk] = K.new_zeros(()) if G is None else G
+            return (gradient,)
+        a, b, outputscale = self.inputs
+        sums = _StationaryGradient(a, b)
+        for chunk in self.chunks:
+            K, slope = _stationary(a[chunk], b, outputscale, self.nu)
+            G = function(chunk, K)
+            if G is not None:
+                sums.add(chunk, G.to(K.dtype), K, slope)
+        return sums.result(outputscale)[:3]
+
+    @torch.no_grad()
+    def at(self, rows: Int[Tensor, " k"]) -> Float[Tensor, "k m"]:
+        """Some rows of K."""
+        if self.nu is None:
+            return self.inputs[0][rows]
+        a, b, outputscale = self.inputs
+        return _stationary(a[rows], b, outputscale, self.nu)[0]
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Linear algebra of Gaussian variables: the only home of jitter."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ __all__ = [
     "triangular_root",
     "unwhitened",
     "whitened",
+    "with_gradients",
 ]
 
 _MAX_RELATIVE_JITTER = 1e-2
@@ -180,3 +182,23 @@ def gaussian_kl(
     variance = torch.as_tensor(prior_variance, dtype=mean.dtype, device=mean.device)
     # KL = ½ (tr S / σ² + μᵀμ / σ² − d + d log σ² − log|S|)
     return 0.5 * ((trace + mean.square().sum(-1)) / variance - d + d * variance.log() - logdet)
+
+
+def with_gradients(
+    value: Float[Tensor, ""], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Float[Tensor, ""]:
+    """A number as it came, with gradients that are known already for what it depends on."""
+    return _WithGradients.apply(value, len(inputs), *inputs, *gradients)
+
+
+class _WithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *inputs_and_gradients: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs_and_gradients[count:])
+        ctx.shapes = [part.shape for part in inputs_and_gradients[:count]]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        known = [g * part.sum_to_size(shape) for part, shape in zip(ctx.saved_tensors, ctx.shapes, strict=True)]
+        return g, None, *known, *([None] * len(known))

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.variational import GaussianEvidence, SiteEvidence
 
 from ..tolerances import SAME_FORMULA, assert_close
@@ -19,8 +18,7 @@ def both(model, batch, dtype=torch.float64):
     e, y = model.embed(batch.x.to(dtype), model.latents.mean[outputs]), batch.y.to(dtype)
     noise, deviation = model.likelihood.split_noise(outputs)
     statistics = GaussianEvidence.from_batch(gp.kernel, e, gp.Z, y, noise, gp.jitter, deviation)
-    K, diagonal = cross_covariance(gp.kernel, e, gp.Z.to(dtype)), kernel_diagonal(gp.kernel, e)
-    return statistics, SiteEvidence(K, diagonal, gp.whitening(), y, outputs, model.likelihood)
+    return statistics, SiteEvidence.from_batch(gp.kernel, e, gp.Z, y, outputs, model.likelihood, gp.jitter)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -9,11 +9,12 @@ from torch.autograd import gradcheck
 
 from manygp.kernels import _Gram, cross_covariance, cross_gram, kernel_diagonal
 from manygp.linalg import symmetrize, triangular_inverse
-from manygp.variational.evidence import _Misfit, quadratic_form
+from manygp.variational import PosteriorMoments, SiteEvidence
+from manygp.variational.evidence import _Misfit
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
-from .registry import FUSED_KERNELS, KERNELS
+from .registry import FUSED_KERNELS, KERNELS, LIKELIHOODS
 
 
 def leaves(rng, *shapes):
@@ -82,8 +83,29 @@ def test_misfit(rng, is_stiff):
     assert gradcheck(misfit, leaves(rng, (6, 4), (6,), (4, 4), (4,), (4, 4)))
 
 
-def test_quadratic_form(rng):
-    assert gradcheck(lambda K, C: quadratic_form(K, symmetrize(C)), leaves(rng, (7, 3), (3, 3)))
+SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negative binomial") for name in KERNELS]
+
+
+@pytest.mark.parametrize(("kernel", "name"), SITES)
+def test_sites(rng, kernel, name, monkeypatch):
+    """The data term of any likelihood: through kernel, points, q, the levels and its own parameters, by chunks."""
+    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr("manygp.kernels._VISIT_NUMBERS", 16)
+    likelihood, outputs = LIKELIHOODS[name](3), torch.arange(6) % 3
+    y = likelihood.sample(worlds.normal(rng, 6), outputs, worlds.generator()).detach()
+    learned = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]
+
+    def data_term(kernel, e, Z, m, S, level, *_):
+        # Marginals so narrow that quadrature has all digits.
+        S = 0.1 * torch.eye(4, dtype=torch.float64) + 0.01 * symmetrize(S)
+        evidence = SiteEvidence.from_batch(kernel, e, Z, y, outputs, likelihood, 0.0, None, level)
+        return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
+
+    given = worlds.random_kernel(kernel, 3, rng)
+    # Near each other, so that the variance left by the inducing points is small.
+    points = (0.3 * worlds.normal(rng, 6, 3)).requires_grad_()
+    others = leaves(rng, (4, 3), (4,), (4, 4), (6,))
+    assert check_kernel(data_term, given, (points, *others, *learned))
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -47,6 +47,7 @@ BOUNDS = ("standard",)
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
+_SITE_JITTER = 1e-6
 
 
 class TLVMOGP(TrainedEstimator):
@@ -389,7 +390,11 @@ class TLVMOGP(TrainedEstimator):
         embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
-        gp = InducingGP(make_kernel(self.kernel, e, log_parameters=not paper), torch.zeros(m, e), posterior)
+        likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
+        # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
+        jitter = {} if isinstance(likelihood, Gaussian) else {"jitter": _SITE_JITTER}
+        kernel = make_kernel(self.kernel, e, log_parameters=not paper)
+        gp = InducingGP(kernel, torch.zeros(m, e), posterior, **jitter)
         prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"],
@@ -400,7 +405,6 @@ class TLVMOGP(TrainedEstimator):
             sparse=not paper,
             relative=not paper,
         )
-        likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
         has_levels = not (paper or likelihood.is_affine)
         return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, sparse=not paper)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from manygp.errors import SettingError
 from manygp.likelihoods.likelihood import Likelihood, sum_by_output
 from manygp.likelihoods.links import Link, bounded_exp, make_link
+from manygp.linalg import with_gradients
 from manygp.quadrature import gaussian_expectation, gaussian_nodes, log_gaussian_expectation
 
 __all__ = ["CountLikelihood", "gamma_sample", "poisson_sample"]
@@ -21,8 +22,8 @@ class CountLikelihood(Likelihood):
     """y = 0, 1, 2, ... with log mean η = h(f) + log(scale · exposure), before zeros are added where they are.
 
     The log mass is a kernel that depends on η and a constant that does not, so that gamma functions are computed once
-    per cell and not at every node. A leaf gives both, and the slopes of the kernel by hand: natural steps and the
-    search for the peak of an integrand take them many times.
+    per cell and not at every node. A leaf gives both, and the derivatives of the kernel by hand: training steps and
+    the search for the peak of an integrand take them many times.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ class CountLikelihood(Likelihood):
         """log p(y | η) without its constant."""
 
     @abstractmethod
-    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative of the kernel by η."""
+    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        """The kernel, its first and second derivative by η, and its derivative by each of the parameters."""
 
     def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
         """log p(y | η) minus the kernel, here −log y!."""
@@ -92,21 +93,38 @@ class CountLikelihood(Likelihood):
         parameters = self.cell_parameters(outputs, f)
         return self.kernel(self.log_mean(f, exposure), y, *parameters) + self.log_constant(y, *parameters)
 
-    @torch.no_grad()
     def site_derivatives(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        _, by_mean, by_variance, *_ = self._expected_jet(mean, variance, y, outputs, exposure)
+        return by_mean, by_variance
+
+    def sites(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        expected, by_mean, by_variance, *slopes = self._expected_jet(mean, variance, y, outputs, exposure)
+        parameters = self.cell_parameters(outputs, mean)
+        total = with_gradients(expected.sum(), parameters, slopes)
+        return total + self.log_constant(y, *parameters).sum(), by_mean, by_variance
+
+    @torch.no_grad()
+    def _expected_jet(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """E of the kernel and its derivatives by mean, variance and the parameters of every cell."""
         f, w = gaussian_nodes(mean, variance, self.num_points, y.dim())
-        first, second = self.log_prob_slopes(f, y, outputs, exposure)
+        parameters = self.cell_parameters(outputs, mean)
+        kernel, first, second, *others = self.kernel_jet(self.log_mean(f, exposure), y, *parameters)
         # ∂E[g]/∂μ = E[g'] and ∂E[g]/∂v = ½ E[g'']
-        return (w * first).sum(0), 0.5 * (w * second).sum(0)
+        first, second = self.link.chain(f, first, second)
+        return tuple(torch.tensordot(w.view(-1), part, 1) for part in (kernel, first, 0.5 * second, *others))
 
     def log_prob_slopes(
         self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """First and second derivative of log p(y | f) by f."""
-        slopes = self.kernel_slopes(self.log_mean(f, exposure), y, *self.cell_parameters(outputs, f))
-        return self.link.chain(f, *slopes)
+        _, first, second, *_ = self.kernel_jet(self.log_mean(f, exposure), y, *self.cell_parameters(outputs, f))
+        return self.link.chain(f, first, second)
 
     # -- predictions ---------------------------------------------------------------------------------------------
 

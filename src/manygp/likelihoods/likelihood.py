@@ -88,6 +88,19 @@ class Likelihood(nn.Module):
             by_mean, by_variance = torch.autograd.grad(total, (mean, variance))
         return by_mean, by_variance
 
+    def sites(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ E[log p(y | f)], with gradients for the likelihood's own parameters alone, and the `site_derivatives`.
+
+        All that a training step needs, in one go.
+        """
+        with torch.enable_grad():
+            mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
+            total = self.expected_log_prob(mean, variance, y, outputs, exposure).sum()
+            by_mean, by_variance = torch.autograd.grad(total, (mean, variance), retain_graph=True)
+        return total, by_mean, by_variance
+
     # -- predictions ---------------------------------------------------------------------------------------------
 
     def predictive_log_prob(

@@ -15,9 +15,9 @@ __all__ = [
     "log_size",
     "negative_binomial_cdf",
     "negative_binomial_constant",
+    "negative_binomial_jet",
     "negative_binomial_kernel",
     "negative_binomial_sample",
-    "negative_binomial_slopes",
 ]
 
 # A dispersion below 1e-8 is a Poisson to all digits that count, and 1/α stays a number one can calculate with.
@@ -39,12 +39,13 @@ def negative_binomial_kernel(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
     return y * η - (y + ρ.exp()) * softplus(η - ρ)
 
 
-def negative_binomial_slopes(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivative of the kernel by η."""
-    # y − (y + r) q and −(y + r) q (1 − q) with q = m / (r + m)
+def negative_binomial_jet(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The kernel, its first and second derivative by η, and its derivative by ρ."""
+    # y − (y + r) q, −(y + r) q (1 − q) and (y + r) q − r log(1 + m/r) with q = m / (r + m)
+    r, rest = ρ.exp(), softplus(η - ρ)
     q = torch.sigmoid(η - ρ)
-    total = (y + ρ.exp()) * q
-    return y - total, total * (q - 1.0)
+    total = (y + r) * q
+    return y * η - (y + r) * rest, y - total, total * (q - 1.0), total - r * rest
 
 
 def negative_binomial_constant(y: Tensor, ρ: Tensor) -> Tensor:
@@ -147,8 +148,8 @@ class NegativeBinomial(CountLikelihood):
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         return negative_binomial_kernel(η, y, *parameters)
 
-    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        return negative_binomial_slopes(η, y, *parameters)
+    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        return negative_binomial_jet(η, y, *parameters)
 
     def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
         return negative_binomial_constant(y, *parameters)

@@ -6,7 +6,7 @@ from torch import Tensor
 from manygp.likelihoods.counts import CountLikelihood, poisson_sample
 from manygp.likelihoods.links import Exponential, bounded_exp
 
-__all__ = ["Poisson", "poisson_cdf", "poisson_kernel", "poisson_slopes"]
+__all__ = ["Poisson", "poisson_cdf", "poisson_jet", "poisson_kernel"]
 
 
 def poisson_kernel(η: Tensor, y: Tensor) -> Tensor:
@@ -15,10 +15,10 @@ def poisson_kernel(η: Tensor, y: Tensor) -> Tensor:
     return y * η - bounded_exp(η)
 
 
-def poisson_slopes(η: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivative of the kernel by η."""
+def poisson_jet(η: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernel, and its first and second derivative by η."""
     m = bounded_exp(η)
-    return y - m, -m
+    return y * η - m, y - m, -m
 
 
 def poisson_cdf(η: Tensor, y: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ class Poisson(CountLikelihood):
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         return poisson_kernel(η, y)
 
-    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        return poisson_slopes(η, y)
+    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        return poisson_jet(η, y)
 
     def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return poisson_cdf(self.log_mean(f, exposure), y)
@@ -71,10 +71,12 @@ class Poisson(CountLikelihood):
         return y * η - bounded_exp(η + 0.5 * variance) + self.log_constant(y)
 
     @torch.no_grad()
-    def site_derivatives(
+    def sites(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if not isinstance(self.link, Exponential):
-            return super().site_derivatives(mean, variance, y, outputs, exposure)
-        m = bounded_exp(mean + self.offset(exposure, mean) + 0.5 * variance)
-        return y - m, -0.5 * m.expand(torch.broadcast_shapes(y.shape, m.shape))
+            return super().sites(mean, variance, y, outputs, exposure)
+        η = mean + self.offset(exposure, mean)
+        m = bounded_exp(η + 0.5 * variance)
+        total = (y * η - m + self.log_constant(y)).sum()
+        return total, y - m, -0.5 * m.expand(torch.broadcast_shapes(y.shape, m.shape))

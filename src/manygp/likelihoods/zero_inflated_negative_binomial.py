@@ -10,9 +10,9 @@ from manygp.likelihoods.negative_binomial import (
     log_size,
     negative_binomial_cdf,
     negative_binomial_constant,
+    negative_binomial_jet,
     negative_binomial_kernel,
     negative_binomial_sample,
-    negative_binomial_slopes,
 )
 
 __all__ = ["ZeroInflatedNegativeBinomial"]
@@ -80,10 +80,9 @@ class ZeroInflatedNegativeBinomial(CountLikelihood):
         κ, ρ = parameters
         return zero_inflation.inflated_kernel(η, y, κ, negative_binomial_kernel(η, y, ρ))
 
-    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         κ, ρ = parameters
-        kernel, slopes = negative_binomial_kernel(η, y, ρ), negative_binomial_slopes(η, y, ρ)
-        return zero_inflation.inflated_slopes(η, y, κ, kernel, *slopes)
+        return zero_inflation.inflated_jet(η, y, κ, *negative_binomial_jet(η, y, ρ))
 
     def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
         return negative_binomial_constant(y, parameters[1])

@@ -6,7 +6,7 @@ from torch import Tensor
 from manygp.likelihoods import zero_inflation
 from manygp.likelihoods.counts import CountLikelihood, poisson_sample
 from manygp.likelihoods.links import bounded_exp
-from manygp.likelihoods.poisson import poisson_cdf, poisson_kernel, poisson_slopes
+from manygp.likelihoods.poisson import poisson_cdf, poisson_jet, poisson_kernel
 
 __all__ = ["ZeroInflatedPoisson"]
 
@@ -55,9 +55,9 @@ class ZeroInflatedPoisson(CountLikelihood):
         (κ,) = parameters
         return zero_inflation.inflated_kernel(η, y, κ, poisson_kernel(η, y))
 
-    def kernel_slopes(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         (κ,) = parameters
-        return zero_inflation.inflated_slopes(η, y, κ, poisson_kernel(η, y), *poisson_slopes(η, y))
+        return zero_inflation.inflated_jet(η, y, κ, *poisson_jet(η, y))
 
     def extra_zeros(self, m: Tensor) -> Tensor:
         return zero_inflation.extra_zeros(m, self.log_michaelis_constant.reshape(()).to(m.dtype))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manygp.likelihoods.links import softplus
 
-__all__ = ["extra_zeros", "inflated_kernel", "inflated_slopes", "thin", "unthinned_mean"]
+__all__ = ["extra_zeros", "inflated_jet", "inflated_kernel", "thin", "unthinned_mean"]
 
 
 def extra_zeros(m: Tensor, κ: Tensor) -> Tensor:
@@ -36,16 +36,22 @@ def inflated_kernel(η: Tensor, y: Tensor, κ: Tensor, kernel: Tensor) -> Tensor
     return b + (y == 0.0) * softplus(-b) - softplus(a)
 
 
-def inflated_slopes(
-    η: Tensor, y: Tensor, κ: Tensor, kernel: Tensor, first: Tensor, second: Tensor
-) -> tuple[Tensor, Tensor]:
-    """First and second derivative of the same by η, from K and its two."""
+def inflated_jet(
+    η: Tensor, y: Tensor, κ: Tensor, kernel: Tensor, first: Tensor, second: Tensor, *others: Tensor
+) -> tuple[Tensor, ...]:
+    """log p(y) without its constant, its derivatives by η, twice, by κ, and by the parameters of the count.
+
+    From the kernel K of the count and its derivatives, in the same order but for κ.
+    """
     a = η - κ
+    b, zero = a + kernel, y == 0.0
     # w = ∂ log p / ∂b is 1 for y > 0 and sigmoid(b) = 1 − v for y = 0
-    v, s = (y == 0.0) * torch.sigmoid(-a - kernel), torch.sigmoid(a)
+    v, s = zero * torch.sigmoid(-b), torch.sigmoid(a)
     w, slope = 1.0 - v, 1.0 + first
+    value = b + zero * softplus(-b) - softplus(a)
     # Small factors first: the square of a large slope may overflow where its weight is zero.
-    return w * slope - s, (w * v * slope) * slope + w * second - s * (1.0 - s)
+    bend = (w * v * slope) * slope + w * second - s * (1.0 - s)
+    return value, w * slope - s, bend, s - w, *(w * other for other in others)
 
 
 def thin(draws: Tensor, m: Tensor, κ: Tensor, generator: torch.Generator) -> Tensor:

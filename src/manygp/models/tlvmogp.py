@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Likelihood
-from manygp.variational import CellBatch, Conditional, ElboTerms, Evidence, InducingGP, Latents
+from manygp.variational import CellBatch, Conditional, ElboTerms, Evidence, InducingGP, Latents, PosteriorMoments
 
 __all__ = ["TransformedLatentModel"]
 
@@ -87,13 +87,17 @@ class TransformedLatentModel(nn.Module):
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, self._evidence(batch, generator))
+        q = self.gp.posterior.moments()
+        return self._terms(batch, self._evidence(batch, generator).expected_log_lik(q), q)
 
     def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """Take a natural step on q(u), then estimate the bound at the new q(u) from the same batch and draws."""
+        """Take a natural step on q(u), and estimate the bound from the same batch and draws.
+
+        It is the bound at the new q(u) for Gaussian noise, and at the old one for likelihoods that are evaluated cell
+        by cell, where the step has done the work for it.
+        """
         evidence = self._evidence(batch, generator)
-        self.gp.natural_step(evidence, batch.cell_weight, rate)
-        return self._terms(batch, evidence)
+        return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate))
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
         e = self.embed(batch.x, self.latents.rsample(batch.outputs, batch.column, generator))
@@ -107,8 +111,7 @@ class TransformedLatentModel(nn.Module):
             None if level is None else level.index_select(0, batch.column),
         )
 
-    def _terms(self, batch: CellBatch, evidence: Evidence) -> ElboTerms:
-        q = self.gp.posterior.moments()
+    def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         # Deviations of single outputs from what all share have priors, as latents have.
         own = self.latents.kl(batch.outputs) + self.likelihood.negative_log_prior(batch.outputs)
         kl_h = (batch.output_weight * own).sum()
@@ -117,7 +120,7 @@ class TransformedLatentModel(nn.Module):
             # −log N(c_p | c⁰_p, 1) without its constant
             distance = level - self.prior_level[batch.outputs, 0]
             kl_h = kl_h + 0.5 * (batch.output_weight * distance.square()).sum()
-        return ElboTerms(batch.cell_weight * evidence.expected_log_lik(q), q.kl(), kl_h)
+        return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output, of which a step touches only a few."""

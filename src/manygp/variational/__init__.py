@@ -5,7 +5,7 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 """
 
 from manygp.variational.bound import CellBatch, ElboTerms
-from manygp.variational.evidence import Evidence, GaussianEvidence, SiteEvidence
+from manygp.variational.evidence import Evidence, GaussianEvidence
 from manygp.variational.inducing import Conditional, InducingGP
 from manygp.variational.inducing_batch import (
     BatchMoments,
@@ -18,6 +18,7 @@ from manygp.variational.inducing_batch import (
 from manygp.variational.kernel_batch import KernelBatch
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.sites import SiteEvidence
 
 __all__ = [
     "LATENT_POSTERIORS",

@@ -1,7 +1,7 @@
 """What a batch of cells says about q(v): the data term of the bound and the target of a natural step.
 
-Two leaves of one interface. With one Gaussian noise variance the batch enters through three statistics; with any other
-likelihood it enters through the marginals of its cells.
+Two leaves of one interface. With one Gaussian noise variance the batch enters through three statistics, here; with any
+other likelihood it enters through the marginals of its cells, see `manygp.variational.sites`.
 """
 
 import math
@@ -11,27 +11,19 @@ from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
-from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import gram, lower_product, safe_cholesky, triangular_inverse, unwhitened, whitened
+from manygp.linalg import lower_product, safe_cholesky, triangular_inverse, unwhitened
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "SiteEvidence", "quadratic_form"]
+__all__ = ["Evidence", "GaussianEvidence", "projection_matrices"]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
 # Largest rounding error of the precision that is left as it is.
 _MAX_ROUNDING = 1e-2
-# A natural step sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all
-# that is. And it moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
-_MAX_VARIANCE, _MAX_MOVE = 9.0, 3.0
-_MAX_HALVINGS = 20
-# A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
-# forget.
-_MAX_INFORMATION = 30.0
 
 
 class Evidence(ABC):
@@ -45,9 +37,16 @@ class Evidence(ABC):
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
         """(θ̂, Λ̂): where a natural step of rate 1 leads when each cell counts `weight` times."""
 
-    def safe_rate(self, posterior: Posterior, target: tuple[Tensor, Tensor], rate: float) -> float:
-        """The rate, or as much of it as the distance to the target can be trusted."""
-        return rate
+    def natural_step(
+        self, posterior: NaturalPosterior, weight: float, rate: float
+    ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
+        """Take a natural step of some rate; returns a data term, and the q(v) that it was computed with.
+
+        That is the new q(v) here. A leaf whose work over the batch is different for every q(v) may do it once.
+        """
+        posterior.step(*self.natural_target(posterior, weight), rate)
+        q = posterior.moments()
+        return self.expected_log_lik(q), q
 
 
 @dataclass(frozen=True)
@@ -110,88 +109,10 @@ class GaussianEvidence(Evidence):
         return w * self.Ay, (w * self.AA).diagonal_scatter(w * self.AA.diagonal() + 1.0)
 
 
-@dataclass(frozen=True)
-class SiteEvidence(Evidence):
-    """Any likelihood, cell by cell, through the marginals N(μᵢ, vᵢ) of fᵢ.
-
-    The likelihood sees level + f where there are levels.
-    """
-
-    K: Float[Tensor, "b m"]
-    diagonal: Float[Tensor, " b"]
-    Linv: Float[Tensor, "m m"]
-    y: Float[Tensor, " b"]
-    outputs: Int[Tensor, " b"]
-    likelihood: Likelihood
-    exposure: Float[Tensor, " b"] | None = None
-    level: Float[Tensor, " b"] | None = None
-
-    def marginals(self, q: PosteriorMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """μᵢ = kᵢᵀ L⁻ᵀ m and vᵢ = kᵢᵢ − kᵢᵀ C kᵢ with C = L⁻ᵀ (I − S) L⁻¹."""
-        alpha, C = projection_matrices(self.Linv, q)
-        # In the dtype of C, which may be ill-conditioned.
-        K = self.K.to(C.dtype)
-        return K @ alpha, (self.diagonal.to(C.dtype) - quadratic_form(K, C)).clamp(min=MIN_VARIANCE)
-
-    def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
-        mean, variance = self.marginals(q)
-        y = self.y.to(mean.dtype)
-        return self.likelihood.expected_log_prob(self._raised(mean), variance, y, self.outputs, self.exposure).sum()
-
-    def _raised(self, mean: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        return mean if self.level is None else mean + self.level
-
-    @torch.no_grad()
-    def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
-        mean, variance = self.marginals(posterior.moments())
-        slope, curvature = self.likelihood.site_derivatives(
-            self._raised(mean),
-            variance.clamp(max=_MAX_VARIANCE),
-            self.y.to(mean.dtype),
-            self.outputs,
-            self.exposure,
-        )
-        # βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ; where the likelihood is not log-concave βᵢ is held at zero
-        β = (-2.0 * curvature).clamp(min=0.0)
-        if self.likelihood.is_discrete and len(self.y):
-            # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
-            most = _MAX_INFORMATION * (1.0 + self.y.max().to(mean.dtype))
-            share = (most / β.clamp(min=MIN_VARIANCE)).clamp(max=1.0)
-            β, slope = β * share, slope * share
-        γ = slope + β * mean
-        K = self.K.to(self.Linv.dtype)
-        # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
-        Λ = weight * whitened(self.Linv, gram(K * β.sqrt().unsqueeze(-1)))
-        θ = weight * (self.Linv @ (K.T @ γ))
-        return θ, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
-
-    @torch.no_grad()
-    def safe_rate(self, posterior: Posterior, target: tuple[Tensor, Tensor], rate: float) -> float:
-        if isinstance(self.likelihood, Gaussian) or not len(self.y):
-            # The target is the optimum itself.
-            return rate
-        assert isinstance(posterior, NaturalPosterior)
-        A = self.K.to(self.Linv.dtype) @ self.Linv.T
-        before = A @ posterior.moments().mean
-        for _ in range(_MAX_HALVINGS):
-            ahead = NaturalPosterior(len(target[0])).to(target[0].device)
-            ahead.step(posterior.theta, posterior.precision, 1.0)
-            ahead.step(*target, rate)
-            if (A @ ahead.moments().mean - before).abs().max() <= _MAX_MOVE:
-                break
-            rate *= 0.5
-        return rate
-
-
 def projection_matrices(Linv: Float[Tensor, "m m"], q: PosteriorMoments) -> tuple[Tensor, Tensor]:
     """α = L⁻ᵀ m and C = L⁻ᵀ (I − S) L⁻¹, all that a marginal of f needs of q(v)."""
     eye = torch.eye(Linv.shape[-1], dtype=Linv.dtype, device=Linv.device)
-    return Linv.T @ q.mean, Linv.T @ (eye - q.covariance) @ Linv
-
-
-def quadratic_form(K: Float[Tensor, "b m"], C: Float[Tensor, "m m"]) -> Float[Tensor, " b"]:
-    """kᵢᵀ C kᵢ for every row of K, C symmetric; the backward reuses K C."""
-    return _QuadraticForm.apply(K, C)
+    return Linv.T @ q.mean, unwhitened(Linv, eye - q.covariance)
 
 
 class _Misfit(torch.autograd.Function):
@@ -219,18 +140,3 @@ class _Misfit(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             grad_m, grad_S = 2.0 * g * (AA @ m - Ay), g * AA
         return g * R, -2.0 * g * m, g * grad_Kuu, grad_m, grad_S, None
-
-
-class _QuadraticForm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, K: Tensor, C: Tensor) -> Tensor:
-        T = K @ C
-        ctx.save_for_backward(K, T)
-        return (T * K).sum(-1)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
-        K, T = ctx.saved_tensors
-        # ∂/∂K = 2 g K C,  ∂/∂C = Kᵀ diag(g) K
-        gK = g.unsqueeze(-1) * K
-        return 2.0 * g.unsqueeze(-1) * T, gK.T @ K

@@ -10,13 +10,9 @@ from torch import Tensor, nn
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import safe_cholesky, squared_norms, triangular_inverse, triangular_root
-from manygp.variational.evidence import (
-    MIN_VARIANCE,
-    Evidence,
-    GaussianEvidence,
-    SiteEvidence,
-)
-from manygp.variational.posterior import NaturalPosterior, Posterior
+from manygp.variational.evidence import MIN_VARIANCE, Evidence, GaussianEvidence
+from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.sites import SiteEvidence
 
 __all__ = ["Conditional", "InducingGP"]
 
@@ -68,14 +64,20 @@ class InducingGP(nn.Module):
         if isinstance(likelihood, Gaussian):
             noise, deviation = likelihood.split_noise(outputs)
             return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, noise, self.jitter, deviation)
-        K, diagonal = cross_covariance(self.kernel, e, self.Z.to(e.dtype)), kernel_diagonal(self.kernel, e)
-        return SiteEvidence(K, diagonal, self.whitening(), y, outputs, likelihood, exposure, level)
+        return SiteEvidence.from_batch(self.kernel, e, self.Z, y, outputs, likelihood, self.jitter, exposure, level)
 
-    def natural_step(self, evidence: Evidence, weight: float, rate: float) -> None:
-        """Move q(v) towards its optimum for a batch whose cells count `weight` times each."""
+    def natural_step(
+        self, evidence: Evidence, weight: float, rate: float
+    ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
+        """Move q(v) towards its optimum for a batch whose cells count `weight` times each.
+
+        Returns the data term of the batch, and the q(v) that it was computed with. A q(v) that takes no natural steps
+        stays as it is.
+        """
         if isinstance(self.posterior, NaturalPosterior):
-            target = evidence.natural_target(self.posterior, weight)
-            self.posterior.step(*target, evidence.safe_rate(self.posterior, target, rate))
+            return evidence.natural_step(self.posterior, weight, rate)
+        q = self.posterior.moments()
+        return evidence.expected_log_lik(q), q
 
     def conditional(self) -> "Conditional":
         """q(f) as a function of embeddings, with all that depends on q(v) alone computed once."""

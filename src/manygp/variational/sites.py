@@ -1,0 +1,235 @@
+"""What a batch says about q(v) under any likelihood: cell by cell, through the marginals of f.
+
+The derivatives of every cell's data term are known, so gradients are computed on the way: a chunk of cells at a time,
+while its covariances are in the cache, by one product K C for the marginals and the gradient of K, and half of one,
+Kᵀ diag(·) K, for the natural step and the gradient of Kuu. All of it belongs to one q(v), so a natural step returns the
+data term at the q(v) that it started from.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
+from manygp.likelihoods import Gaussian, Likelihood
+from manygp.linalg import (
+    gram,
+    lower_product,
+    safe_cholesky,
+    triangular_inverse,
+    unwhitened,
+    whitened,
+    with_gradients,
+)
+from manygp.variational.evidence import MIN_VARIANCE, Evidence, projection_matrices
+from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
+
+__all__ = ["SiteEvidence"]
+
+# A natural step sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all
+# that is. And it moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
+_MAX_VARIANCE, _MAX_MOVE = 9.0, 3.0
+_MAX_HALVINGS = 20
+# Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
+_WATCHED_CELLS = 256
+# A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
+# forget.
+_MAX_INFORMATION = 30.0
+
+
+@dataclass(frozen=True)
+class _Sites:
+    """The data term around one q(v): marginals of the cells, derivatives of each, and sums over them."""
+
+    mean: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    # ∂E/∂μ and ∂E/∂v of every cell
+    slope: Float[Tensor, " b"]
+    curvature: Float[Tensor, " b"]
+    # Σ E[log p(y | f)], with all gradients
+    total: Float[Tensor, ""]
+    # L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ with βᵢ = −2 ∂E/∂vᵢ, held at zero where it is negative, and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ
+    information: Float[Tensor, "m m"]
+    pull: Float[Tensor, " m"]
+
+
+@dataclass(frozen=True)
+class SiteEvidence(Evidence):
+    """Any likelihood, cell by cell, through the marginals N(μᵢ, vᵢ) of fᵢ.
+
+    The likelihood sees level + f where there are levels. C may be ill-conditioned, so all sums have the dtype of Kuu.
+    """
+
+    K: CovarianceRows
+    diagonal: Float[Tensor, " b"]
+    Kuu: Float[Tensor, "m m"]
+    Linv: Float[Tensor, "m m"]
+    y: Float[Tensor, " b"]
+    outputs: Int[Tensor, " b"]
+    likelihood: Likelihood
+    exposure: Float[Tensor, " b"] | None = None
+    level: Float[Tensor, " b"] | None = None
+
+    @classmethod
+    def from_batch(
+        cls,
+        kernel: Kernel,
+        e: Float[Tensor, "b e"],
+        Z: Float[Tensor, "m e"],
+        y: Float[Tensor, " b"],
+        outputs: Int[Tensor, " b"],
+        likelihood: Likelihood,
+        jitter: float,
+        exposure: Float[Tensor, " b"] | None = None,
+        level: Float[Tensor, " b"] | None = None,
+    ) -> "SiteEvidence":
+        """Evidence of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
+        Kuu, diagonal = cross_covariance(kernel, Z, Z), kernel_diagonal(kernel, e).to(Z.dtype)
+        with torch.no_grad():
+            Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
+        K = CovarianceRows(kernel, e, Z.to(e.dtype))
+        return cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level)
+
+    def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
+        return self._sites(q).total
+
+    def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
+        return self._target(self._sites(posterior.moments()), weight)
+
+    def natural_step(
+        self, posterior: NaturalPosterior, weight: float, rate: float
+    ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
+        """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
+        q = posterior.moments()
+        sites = self._sites(q)
+        self._move(posterior, sites, self._target(sites, weight), rate)
+        return sites.total, q
+
+    def _sites(self, q: PosteriorMoments) -> _Sites:
+        m = len(self.Kuu)
+        with torch.no_grad():
+            alpha, C = projection_matrices(self.Linv, q)
+            μ, v, slope, curvature = self.Linv.new_empty(4, len(self.y))
+            information, convex, s = self.Linv.new_zeros(m, m), self.Linv.new_zeros(m, m), self.Linv.new_zeros(m)
+            pull, diagonal = torch.zeros_like(s), self.diagonal.detach()
+        totals, is_convex = [s.new_zeros(())], False
+
+        def visit(rows: slice, K: Tensor) -> Tensor:
+            nonlocal is_convex
+            K = K.to(C.dtype)
+            KC = K @ C
+            # μᵢ = kᵢᵀ α and vᵢ = kᵢᵢ − kᵢᵀ C kᵢ
+            torch.mv(K, alpha, out=μ[rows])
+            v[rows] = (diagonal[rows] - (KC * K).sum(-1)).clamp_(min=MIN_VARIANCE)
+            with torch.enable_grad():
+                total, slope[rows], curvature[rows] = self._cells(rows, μ[rows], v[rows])
+            totals.append(total)
+            β = _precisions(curvature[rows])
+            information.add_(gram(K * β.sqrt().unsqueeze(-1)))
+            s.addmv_(K.T, slope[rows])
+            pull.addmv_(K.T, β * μ[rows])
+            positive = (curvature[rows] > 0.0).nonzero().squeeze(-1)
+            if len(positive):
+                is_convex = True
+                convex.add_(gram(K[positive] * curvature[rows][positive].sqrt().unsqueeze(-1)))
+            # ∂/∂K = s αᵀ − 2 diag(c) K C
+            return KC.mul_(-2.0 * curvature[rows].unsqueeze(-1)).addr_(slope[rows], alpha)
+
+        by_K = self.K.visit(visit)
+        with torch.no_grad():
+            information, a = whitened(self.Linv, information), self.Linv @ s
+            # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
+            W = -0.5 * information
+            if is_convex:
+                W += whitened(self.Linv, convex)
+            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W)
+        inputs = [*self.K.inputs, self.diagonal, self.Kuu, q.mean, q.covariance]
+        gradients = [*by_K, curvature, by_Kuu, a, W]
+        if self.level is not None:
+            inputs, gradients = [*inputs, self.level], [*gradients, slope]
+        total = with_gradients(torch.stack(totals).sum(), inputs, gradients)
+        return _Sites(μ, v, slope, curvature, total, information, self.Linv @ pull + a)
+
+    def _cells(self, rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`Likelihood.sites` of some cells."""
+        raised = mean if self.level is None else mean + self.level.detach()[rows]
+        exposure = None if self.exposure is None else self.exposure[rows]
+        return self.likelihood.sites(raised, variance, self.y[rows], self.outputs[rows], exposure)
+
+    @torch.no_grad()
+    def _target(self, sites: _Sites, weight: float) -> tuple[Tensor, Tensor]:
+        information, pull = self._trusted(sites)
+        # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
+        Λ = weight * information
+        return weight * pull, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
+
+    def _trusted(self, sites: _Sites) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+        """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
+        if not len(self.y):
+            return sites.information, sites.pull
+        slope, curvature, most = sites.slope, sites.curvature, torch.inf
+        is_wide = bool(sites.variance.max() > _MAX_VARIANCE)
+        if is_wide:
+            everything = slice(0, len(self.y))
+            _, slope, curvature = self._cells(everything, sites.mean, sites.variance.clamp(max=_MAX_VARIANCE))
+        β = _precisions(curvature)
+        if self.likelihood.is_discrete:
+            most = float(_MAX_INFORMATION * (1.0 + self.y.max()))
+        if not is_wide and float(β.max()) <= most:
+            return sites.information, sites.pull
+        # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
+        share = (most / β.clamp(min=MIN_VARIANCE)).clamp(max=1.0)
+        β, slope = β * share, slope * share
+        information, pull = torch.zeros_like(sites.information), torch.zeros_like(sites.pull)
+
+        def visit(rows: slice, K: Tensor) -> None:
+            K = K.to(information.dtype)
+            information.add_(gram(K * β[rows].sqrt().unsqueeze(-1)))
+            pull.addmv_(K.T, slope[rows] + β[rows] * sites.mean[rows])
+
+        self.K.visit(visit)
+        return whitened(self.Linv, information), self.Linv @ pull
+
+    @torch.no_grad()
+    def _move(self, posterior: NaturalPosterior, sites: _Sites, target: tuple[Tensor, Tensor], rate: float) -> None:
+        """Step towards the target, as far as the distance can be trusted."""
+        if isinstance(self.likelihood, Gaussian) or not len(self.y):
+            # The target is the optimum itself.
+            posterior.step(*target, rate)
+            return
+        steep = sites.slope.abs().topk(min(_WATCHED_CELLS, len(self.y))).indices
+        spread = torch.arange(0, len(self.y), max(1, len(self.y) // _WATCHED_CELLS), device=steep.device)
+        watched = torch.cat([steep, spread])
+        # A = K L⁻ᵀ takes means of v to means of f
+        A = self.K.at(watched).to(self.Linv.dtype) @ self.Linv.T
+        theta, precision = posterior.theta.clone(), posterior.precision.clone()
+        for _ in range(_MAX_HALVINGS):
+            posterior.step(*target, rate)
+            mean = torch.cholesky_solve(posterior.theta.unsqueeze(-1), safe_cholesky(posterior.precision)).squeeze(-1)
+            if (A @ mean - sites.mean[watched]).abs().max() <= _MAX_MOVE:
+                return
+            posterior.step(theta, precision, 1.0)
+            rate *= 0.5
+
+
+def _precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """βᵢ = −2 ∂E/∂vᵢ, held at zero where the likelihood is not log-concave."""
+    return (-2.0 * curvature).clamp(min=0.0)
+
+
+def _gradient_of_Kuu(
+    Linv: Float[Tensor, "m m"], q: PosteriorMoments, a: Float[Tensor, " m"], W: Float[Tensor, "m m"]
+) -> Float[Tensor, "m m"]:
+    """∂/∂Kuu of Σ sᵢ μᵢ + cᵢ vᵢ = mᵀ a + tr(R W) + const, R = S − I, where a and W depend on Kuu through L.
+
+    As in `evidence._Misfit`, through L in closed form.
+    """
+    R = q.covariance.clone()
+    R.diagonal().sub_(1.0)
+    # ∂/∂L = −L⁻ᵀ (m aᵀ + 2 R W), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
+    lower = torch.addr(lower_product(R, W), q.mean, a, beta=-1.0, alpha=-0.5).tril_()
+    lower.diagonal().mul_(0.5)
+    return unwhitened(Linv, lower + lower.T)
