@@ -74,7 +74,7 @@ def zinb_log_prob(y: Tensor, m: Tensor, alpha: Tensor, zeros: Tensor | None = No
     return torch.where(y == 0.0, torch.logaddexp(zeros.log(), rest), rest)
 
 
-def maximise(log_lik: Callable[..., Tensor], parameters: list[Tensor], steps: int = 150) -> list[Tensor]:
+def maximise(log_lik: Callable[..., Tensor], parameters: list[Tensor], steps: int = 80) -> list[Tensor]:
     """Parameters of all genes at once that maximise a sum over genes, by Adam with a falling rate."""
     parameters = [parameter.clone().requires_grad_() for parameter in parameters]
     optimizer = torch.optim.Adam(parameters, lr=0.2)
@@ -154,18 +154,18 @@ def smoother_rival(split: Split, _: argparse.Namespace) -> dict[str, float]:
             own = ((y * seen).sum(0) + 0.5) / (exposure * seen).sum(0)
             return (w @ (y * seen) + PRIOR_SPOTS * own) / (w @ (exposure * seen) + PRIOR_SPOTS)
 
-        fit, validate = (~hidden & ~further).double(), further.double()
+        fit = (~hidden & ~further).double()
+        at, of = further.nonzero(as_tuple=True)
         best, log_alpha, choice = torch.full((y.shape[1],), -np.inf, dtype=torch.float64), None, None
         for i, w in enumerate(weights):
-            m = exposure * smoothed(w, fit)
+            # Dispersion by the further cells too, since at the others the smoother has seen the count itself.
+            m, own = (exposure * smoothed(w, fit))[at, of], y[at, of]
 
-            def log_probs(log_alpha: Tensor, m: Tensor = m, y: Tensor = y) -> Tensor:
-                return zinb_log_prob(y, m, log_alpha.clamp(-12.0, 5.0).exp())
+            def log_probs(log_alpha: Tensor, m: Tensor = m, own: Tensor = own, of: Tensor = of) -> Tensor:
+                return zinb_log_prob(own, m, log_alpha.clamp(-12.0, 5.0).exp()[of])
 
-            start = [torch.full_like(best, -1.0)]
-            # On the further cells, since at the others the smoother has seen the count itself.
-            (found,) = maximise(lambda a, f=log_probs, v=validate: (f(a) * v).sum(), start, 40)  # type: ignore[misc]
-            score = (log_probs(found) * validate).sum(0)
+            (found,) = maximise(lambda a, f=log_probs: f(a).sum(), [torch.full_like(best, -1.0)])  # type: ignore[misc]
+            score = torch.zeros_like(best).index_add_(0, of, log_probs(found))
             better = score > best
             best = torch.where(better, score, best)
             log_alpha = found if log_alpha is None else torch.where(better, found, log_alpha)

@@ -298,7 +298,7 @@ class CovarianceRows:
         a, b, outputscale = self.inputs
         sums = _StationaryGradient(a, b)
         for chunk in self.chunks:
-            K, slope = _stationary(a[chunk], b, outputscale, self.nu)
+            K, slope = _stationary(a[chunk], b, outputscale, None, self.nu)
             G = function(chunk, K)
             if G is not None:
                 sums.add(chunk, G.to(K.dtype), K, slope)
@@ -310,7 +310,7 @@ class CovarianceRows:
         if self.nu is None:
             return self.inputs[0][rows]
         a, b, outputscale = self.inputs
-        return _stationary(a[rows], b, outputscale, self.nu)[0]
+        return _stationary(a[rows], b, outputscale, None, self.nu)[0]
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:

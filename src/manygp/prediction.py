@@ -174,17 +174,22 @@ class Prediction:
         half, or 90 per cent, of the distribution: what a randomised interval would cover on average.
         """
         self._likelihood.check(self._as_values(Y))
-        density = self._plug_in_log_prob if plug_in else self._log_prob
-        functions = [self._mean, density, self._cdf, self._cdf_below if self._likelihood.is_discrete else self._cdf]
         has_crps = isinstance(self._likelihood, Gaussian | Noiseless)
-        results = self._map_values(Y, [*functions, self._crps] if has_crps else functions)
-        mean, log_prob, cdf, below = results[:4]
+        functions = {"mean": self._mean, "cdf": self._cdf, "log_prob": self._log_prob}
+        functions |= {"plug_in": self._plug_in_log_prob} if plug_in else {}
+        functions |= {"crps": self._crps} if has_crps else {}
+        found = dict(zip(functions, self._map_values(Y, list(functions.values())), strict=True))
         values, scale = self._as_values(Y), self._scaling.y_scale[self._outputs]
         seen = ~np.isnan(values)
-        crps = {"crps": float(np.mean((results[4] * scale)[seen]))} if has_crps else {}
+        log_prob = found["plug_in" if plug_in else "log_prob"] - np.log(scale)
+        crps = {"crps": float(np.mean((found["crps"] * scale)[seen]))} if has_crps else {}
+        below = cdf = found["cdf"]
+        if self._likelihood.is_discrete:
+            # P(Y < y) = P(Y ≤ y) − P(y)
+            below = np.maximum(cdf - np.exp(found["log_prob"]), 0.0)
         return {
-            "mse": float(np.mean((self._scaling.unscale_mean(mean, self._outputs) - values)[seen] ** 2)),
-            "nll": float(-np.mean((log_prob - np.log(scale))[seen])),
+            "mse": float(np.mean((self._scaling.unscale_mean(found["mean"], self._outputs) - values)[seen] ** 2)),
+            "nll": float(-np.mean(log_prob[seen])),
             **crps,
             "coverage50": float(np.mean(_share_inside(below[seen], cdf[seen], 0.5))),
             "coverage90": float(np.mean(_share_inside(below[seen], cdf[seen], 0.9))),
@@ -231,11 +236,6 @@ class Prediction:
         self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
     ) -> Tensor:
         return self._likelihood.predictive_cdf(mean, variance, y, outputs, exposure).mean(0)
-
-    def _cdf_below(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        return self._cdf(mean, variance, outputs, y - 1.0, exposure)
 
     def _crps(
         self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None

@@ -1,4 +1,4 @@
-"""From the containers people have (lists, numpy, pandas, xarray) to a validated `Table`."""
+"""From the containers people have (lists, numpy, scipy, pandas, xarray, AnnData) to a validated `Table`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 
+from manygp.data.annotated import annotated_inputs, annotated_values, is_annotated
 from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
 from manygp.errors import DataError
@@ -21,6 +23,7 @@ def as_table(
     Y: Any,
     mask: Any = None,
     output_names: Iterable[Hashable] | None = None,
+    layer: str | None = None,
 ) -> Grid:
     """Return inputs and values as a validated grid that refers to the values without copying float64 ones.
 
@@ -28,20 +31,31 @@ def as_table(
     ----------
     X
         Inputs, (n, d); a frame's columns become the feature names. None takes the inputs from the first
-        dimension of a DataArray `Y`, or from the index of a frame `Y`.
+        dimension of a DataArray `Y`, or from the index of a frame `Y`. An AnnData brings everything: the places of
+        its observations as inputs, its values, and its variables as outputs.
     Y
         Values, (n, p) or (n,), NaN where missing; a frame's columns become the output names. All dimensions
-        of a DataArray but the first are stacked into outputs named by their coordinates.
+        of a DataArray but the first are stacked into outputs named by their coordinates. A scipy sparse matrix
+        stays sparse, its zeros observed.
     mask
         True where a cell is observed, of the shape of `Y`.
     output_names
         Names for the outputs in place of those found in `Y`.
+    layer
+        Layer of an AnnData that holds the values; its `X` by default.
     """
+    if is_annotated(X):
+        if Y is not None:
+            raise DataError("X is an AnnData, which holds the values itself, and Y was given too; leave Y out.")
+        output_names = tuple(X.var_names) if output_names is None else output_names
+        Y = annotated_values(X, layer)
+    elif layer is not None:
+        raise DataError(f"layer={layer!r} belongs to an AnnData, and X is a {type(X).__name__}; leave it out.")
     if Y is None:
         raise DataError("A model requires y to be passed, but the target y is None; give the observed values as Y.")
     inputs = as_inputs(_own_inputs(Y) if X is None else X)
     names = _own_names(Y) if output_names is None else tuple(output_names)
-    values = _as_matrix(as_numbers(Y, "Y"), Y, "Y")
+    values = _as_csr(Y) if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y"), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
     table = Grid(inputs, values, names, mask=_as_mask(Y, mask, values), feature_names=_feature_names(X))
@@ -92,14 +106,14 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
     Parameters
     ----------
     X
-        A 2-D array-like or frame; a Series, Index or 1-D DataArray is taken as one column. Datetimes become
-        days since 1970.
+        A 2-D array-like or frame; a Series, Index or 1-D DataArray is taken as one column, and of an AnnData the
+        places of its observations. Datetimes become days since 1970.
     num_features
         Number of columns that the model was fitted with.
     model, name
         What to call the model and the inputs in an error.
     """
-    numbers = as_numbers(X, name)
+    numbers = as_numbers(annotated_inputs(X) if is_annotated(X) else X, name)
     if numbers.ndim == 1 and (isinstance(X, pd.Series | pd.Index) or is_dataarray(X)):
         numbers = numbers[:, None]
     if numbers.ndim != 2:
@@ -157,6 +171,17 @@ def _as_matrix(values: Any, source: Any, name: str) -> Any:
     return values
 
 
+def _as_csr(Y: Any) -> sparse.csr_array:
+    if Y.dtype.kind not in "fiub":
+        raise DataError(f"Y is a sparse matrix of dtype {Y.dtype}; give real numbers.")
+    # Refers to the data of a CSR matrix; what is stored twice is added up in a copy.
+    values = sparse.csr_array(Y)
+    if not values.has_canonical_format:
+        values = values.copy()
+        values.sum_duplicates()
+    return values
+
+
 def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
     if mask is None:
         return None
@@ -180,7 +205,7 @@ def _feature_names(X: Any) -> tuple[str, ...] | None:
 
 def _check_values(table: Grid) -> None:
     for rows in table.row_chunks():
-        infinite = np.isinf(table.Y[rows])
+        infinite = np.isinf(table.values(rows))
         if table.mask is not None:
             infinite &= table.mask[rows]
         if infinite.any():

@@ -52,7 +52,7 @@ def size_factors(table: Table) -> FloatArray:
     total, expected = np.zeros(table.num_inputs), np.zeros(table.num_inputs)
     for rows in table.row_chunks():
         observed = table.observed(rows)
-        total[rows] = np.where(observed, table.Y[rows], 0.0).sum(1)
+        total[rows] = np.where(observed, table.values(rows), 0.0).sum(1)
         expected[rows] = observed @ mean
     return _ratio(total, expected)
 

@@ -86,7 +86,7 @@ class Factorisation:
         total = np.zeros(grid.num_outputs)
         for rows in grid.row_chunks():
             at = np.arange(rows.start, rows.stop)
-            error = scaling.unscale_mean(self.predict(at)) - grid.Y[rows]
+            error = scaling.unscale_mean(self.predict(at)) - grid.values(rows)
             error = np.where(grid.observed(rows), error, 0.0) / (1.0 if unit is None else unit)
             total += (error**2).sum(0)
         return total
@@ -147,6 +147,7 @@ def choose_rank(
     rng: np.random.Generator | None = None,
     max_side: int = 3000,
     repeats: int | None = None,
+    tolerance: float = 0.02,
 ) -> RankChoice:
     """Choose a rank by cells held out in the pattern of the gaps.
 
@@ -165,6 +166,9 @@ def choose_rank(
         Most inputs and most outputs to try on; larger tables are sampled.
     repeats
         Number of held-out sets to average over; by default one, or more for small tables.
+    tolerance
+        Relative gain in held-out error that is not worth more factors. Where noise makes up most of the error, what
+        factors explain is a small part of it.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     grid = _as_grid(table)
@@ -185,11 +189,11 @@ def choose_rank(
         # On a log scale, so that one hopeless set of cells does not outvote the others.
         errors[rank] = float(np.exp(np.log(np.maximum(scores, np.finfo(np.float64).tiny)).mean()))
         latest = list(errors.values())[-3:]
-        if len(latest) == 3 and min(latest[1:]) > 0.99 * latest[0]:
+        if len(latest) == 3 and min(latest[1:]) > (1.0 - 0.5 * tolerance) * latest[0]:
             break
-    # Held-out errors are estimates: a gain of two per cent is not worth more factors.
-    best = min(errors.values())
-    return RankChoice(min(rank for rank, error in errors.items() if error <= 1.02 * best), errors)
+    # Held-out errors are estimates.
+    most = (1.0 + tolerance) * min(errors.values())
+    return RankChoice(min(rank for rank, error in errors.items() if error <= most), errors)
 
 
 def completed_scaling(table: Table, scaling: Scaling, factorisation: Factorisation) -> Scaling:
@@ -238,7 +242,7 @@ class _Reader:
     def __iter__(self) -> Iterator[Block]:
         for rows in self.grid.row_chunks():
             observed = self.grid.observed(rows)
-            values = np.where(observed, self.scaling.scale_y(self.grid.Y[rows]), 0.0)
+            values = np.where(observed, self.scaling.scale_y(self.grid.values(rows)), 0.0)
             yield Block(rows, values, observed.astype(np.float64))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from manygp.errors import DataError
 
@@ -123,7 +124,8 @@ class Grid(Table):
     X
         Inputs, shape (n, d).
     Y
-        Values, shape (n, p); NaN means missing. Kept by reference.
+        Values, shape (n, p); NaN means missing. Kept by reference. A `scipy.sparse.csr_array` stays sparse until rows
+        or a batch of it are asked for; what it does not store are zeros, and observed.
     output_names
         One name per column of `Y`.
     mask
@@ -136,7 +138,7 @@ class Grid(Table):
     def __init__(
         self,
         X: FloatArray,
-        Y: FloatArray,
+        Y: FloatArray | sparse.csr_array,
         output_names: Iterable[Hashable] | None = None,
         *,
         mask: BoolArray | None = None,
@@ -145,8 +147,8 @@ class Grid(Table):
         if Y.ndim != 2:
             raise DataError(f"Y has shape {Y.shape}; expected (inputs, outputs), so give a 2-D array.")
         super().__init__(X, Y.shape[1], output_names, feature_names)
-        if len(Y) != len(X):
-            raise DataError(f"X has {len(X)} rows and Y has {len(Y)}; give one row of Y for each row of X.")
+        if Y.shape[0] != len(X):
+            raise DataError(f"X has {len(X)} rows and Y has {Y.shape[0]}; give one row of Y for each row of X.")
         if mask is not None and mask.shape != Y.shape:
             raise DataError(f"The mask has shape {mask.shape} and Y has {Y.shape}; give one entry for each cell.")
         self.Y = Y
@@ -158,9 +160,13 @@ class Grid(Table):
         for start in range(0, self.num_inputs, step):
             yield slice(start, min(start + step, self.num_inputs))
 
+    def values(self, rows: slice) -> FloatArray:
+        """Return the values of some rows, those under a False mask included, shape (rows, p)."""
+        return _dense(self.Y[rows])
+
     def observed(self, rows: slice) -> BoolArray:
         """Return which cells of some rows are observed, shape (rows, p)."""
-        present = ~np.isnan(self.Y[rows])
+        present = ~np.isnan(self.values(rows))
         if self.mask is not None:
             present &= self.mask[rows]
         return present
@@ -168,7 +174,8 @@ class Grid(Table):
     def block(self, rows: IntArray, outputs: IntArray) -> FloatArray:
         """Return a copy of the values at some rows and outputs, NaN where missing, shape (rows, outputs)."""
         index = np.ix_(rows, outputs)
-        values = np.asarray(self.Y[index], dtype=np.float64)
+        # Rows first: a sparse array holds them in one piece.
+        values = _dense(self.Y[rows][:, outputs]) if sparse.issparse(self.Y) else _dense(self.Y[index])
         if self.mask is not None:
             values[~self.mask[index]] = np.nan
         return values
@@ -200,7 +207,7 @@ class Grid(Table):
         """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
         total = np.zeros(self.num_outputs)
         for rows in self.row_chunks():
-            deviation = np.where(self.observed(rows), self.Y[rows], center)
+            deviation = np.where(self.observed(rows), self.values(rows), center)
             deviation -= center
             total += (deviation**power).sum(axis=0)
         return total
@@ -220,6 +227,10 @@ class Grid(Table):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
+
+
+def _dense(values: Any) -> FloatArray:
+    return np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
 
 
 class Cells(Table):

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
+from manygp.data.annotated import is_annotated
 from manygp.data.exposure import as_exposure
 from manygp.data.table import FloatArray, IntArray, find_outputs
 from manygp.errors import DataError, NotFittedError, SettingError
@@ -81,6 +82,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         mask: Any = None,
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
+        layer: str | None = None,
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -88,9 +90,11 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         ----------
         X
             Inputs, shape (n, d): numpy, pandas or lists. None takes them from the first dimension of an xarray Y or
-            from the index of a pandas Y.
+            from the index of a pandas Y. Or an AnnData, with inputs in `obsm["spatial"]` and outputs named by
+            `var_names`.
         Y
-            Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists.
+            Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
+            matrix, which stays sparse and whose zeros are observations.
         mask
             True where a cell of Y is observed; cells that are NaN are missing in any case.
         output_names
@@ -98,8 +102,10 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         exposure
             For counts: what the means of all outputs are multiplied by at each input, shape (n,), such as the library
             size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
+        layer
+            Layer of an AnnData that holds the observations; its `X` by default.
         """
-        table = as_table(X, Y, mask, output_names)
+        table = as_table(X, Y, mask, output_names, layer)
         self._fit(table, exposure)
         self._flat_ = (Y.ndim if hasattr(Y, "ndim") else np.asarray(Y).ndim) == 1
         return self
@@ -204,24 +210,33 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise, exposure)
 
     def evaluate(
-        self, X: Any, Y: Any, outputs: Any = None, *, exposure: Any = None, plug_in: bool = False
+        self,
+        X: Any,
+        Y: Any = None,
+        outputs: Any = None,
+        *,
+        exposure: Any = None,
+        plug_in: bool = False,
+        layer: str | None = None,
     ) -> dict[str, float]:
         """Scores of the predictions over the cells of Y that are not NaN, see `Prediction.score`.
 
         Parameters
         ----------
         X, Y
-            Inputs (n, d) and values (n, p).
+            Inputs (n, d) and values (n, p), or an AnnData.
         outputs
             Names or positions of the outputs that the columns of Y are; all by default.
         exposure
             For counts: the exposure of each row, shape (n,); 1 by default.
         plug_in
             Whether the nll takes the mean of f for f, as the paper does for counts.
+        layer
+            As in `fit`.
         """
         self._check_fitted()
-        table = as_table(X, Y)
-        named = hasattr(Y, "columns") or hasattr(Y, "dims")
+        table = as_table(X, Y, layer=layer)
+        named = hasattr(Y, "columns") or hasattr(Y, "dims") or is_annotated(X)
         if outputs is None and named and set(table.output_names) <= set(self.output_names_):
             # Columns that say which outputs they are may come in any order.
             outputs = list(table.output_names)
@@ -230,7 +245,35 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
                 f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
                 "in the same order, or name them with outputs=."
             )
-        return self.predict_dist(table.X, outputs, exposure=exposure).score(table.Y, plug_in=plug_in)
+        return self.predict_dist(table.X, outputs, exposure=exposure).score(
+            table.values(slice(0, table.num_inputs)), plug_in=plug_in
+        )
+
+    def annotate(self, data: Any, *, exposure: Any = None, key: str = "manygp") -> None:
+        """Write what the model says into an AnnData.
+
+        `layers[f"{key}_mean"]` and `layers[f"{key}_std"]` are the predictions at the places of its observations for
+        all of its variables, which must be outputs of the model; `varm[f"{key}_latent"]` are the means of the latent
+        vectors, if the model has some.
+
+        Parameters
+        ----------
+        data
+            The AnnData.
+        exposure
+            As in `predict_dist`: with 1, the default, the layers are maps that do not depend on library sizes.
+        key
+            What the names begin with.
+        """
+        self._check_fitted()
+        if not is_annotated(data):
+            raise DataError(f"annotate takes an AnnData and got a {type(data).__name__}; use predict_dist instead.")
+        names = tuple(data.var_names)
+        dist = self.predict_dist(data, names, exposure=exposure)
+        data.layers[f"{key}_mean"] = dist.mean.astype(np.float32)
+        data.layers[f"{key}_std"] = dist.std.astype(np.float32)
+        if hasattr(self, "latent_mean_"):
+            data.varm[f"{key}_latent"] = self.latent_mean_[find_outputs(self.output_names_, names)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
@@ -313,7 +356,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         self._check_fitted()
         inputs = as_inputs(X, self.n_features_in_, model=type(self).__name__)
         try:
-            validate_data(self, X, reset=False, skip_check_array=True)
+            validate_data(self, inputs if is_annotated(X) else X, reset=False, skip_check_array=True)
         except ValueError as error:
             raise DataError(str(error)) from error
         return inputs

@@ -209,7 +209,9 @@ class IndGP(TrainedEstimator):
             return self.num_inducing is None
         counts = table.count_per_output().astype(float)
         # With a shared kernel, outputs with all their cells need one factorisation in all.
-        is_one = self.share_kernel and isinstance(table, Grid) and table.num_observed == table.Y.size
+        is_one = (
+            self.share_kernel and isinstance(table, Grid) and table.num_observed == table.num_inputs * table.num_outputs
+        )
         numbers = counts.max() ** 2 * (1 if is_one else len(counts))
         return counts.max() <= _MAX_CELLS and numbers <= _MAX_NUMBERS
 

@@ -48,6 +48,8 @@ _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
 _SITE_JITTER = 1e-6
+# Guesses are mostly noise, of which no rank explains anything.
+_GUESS_TOLERANCE = 2e-3
 
 
 class TLVMOGP(TrainedEstimator):
@@ -327,7 +329,8 @@ class TLVMOGP(TrainedEstimator):
         latent_dim: Any = self.latent_dim
         if latent_dim == "auto" and prior_mean is not None:
             latent_dim = prior_mean.shape[1]
-        rank = choose_latent_dim(guesses, scaling, rng, **({} if latent_dim == "auto" else {"most": latent_dim}))
+        known = {} if latent_dim == "auto" else {"most": latent_dim}
+        rank = choose_latent_dim(guesses, scaling, rng, **known, tolerance=_GUESS_TOLERANCE)
         latent_dim = latent_dim_of(rank, table) if latent_dim == "auto" else latent_dim
         is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
         factors = factorise(guesses, scaling, latent_dim, rng=rng) if is_factorised else None

@@ -68,24 +68,31 @@ def _stirling_rest(z: Tensor) -> Tensor:
 
 @torch.no_grad()
 def negative_binomial_cdf(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
-    """P(Y ≤ y | m = exp η, r = exp ρ), without gradients."""
-    η, y, ρ = torch.broadcast_tensors(η, y.floor(), ρ)
-    few = y <= _MAX_SUMMED
-    total = _sum_of_masses(η, y.clamp(max=_MAX_SUMMED), ρ)
-    if not few.all():
-        total = total.masked_scatter(~few, _incomplete_beta(η[~few], y[~few], ρ[~few]))
-    return torch.where(y < 0.0, 0.0, total.clamp(max=1.0))
+    """P(Y ≤ y | m = exp η, r = exp ρ), without gradients; fast where y has one dimension, the last of η."""
+    if y.dim() != 1 or ρ.dim() > 1:
+        shape = torch.broadcast_shapes(η.shape, y.shape, ρ.shape)
+        return negative_binomial_cdf(*(part.expand(shape).reshape(-1) for part in (η, y, ρ))).view(shape)
+    shape = torch.broadcast_shapes(η.shape, y.shape, ρ.shape)
+    # From large to small, so that the cells with a mass left to add are always the first ones.
+    y, order = y.floor().expand(shape[-1:]).sort(descending=True)
+    η, ρ = η.expand(shape)[..., order], ρ.expand(shape[-1:])[order]
+    large = int((y > _MAX_SUMMED).sum())
+    total = torch.empty_like(η)
+    total[..., :large] = _incomplete_beta(η[..., :large], y[:large], ρ[:large])
+    total[..., large:] = _sum_of_masses(η[..., large:], y[large:], ρ[large:])
+    return torch.where(y < 0.0, 0.0, total.clamp_(max=1.0))[..., order.argsort()]
 
 
 def _sum_of_masses(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
-    """Σ_{k ≤ y} p(k), each mass from the one before."""
+    """Σ_{k ≤ y} p(k), each mass from the one before; y in descending order."""
     r, q = ρ.exp(), torch.sigmoid(η - ρ)
     # p(0) = (1 + m/r)^(−r),  p(k + 1) = p(k) q (k + r) / (k + 1),  q = m / (r + m)
     mass = torch.exp(-r * softplus(η - ρ))
     total = mass.clone()
-    for k in range(int(y.max()) if y.numel() else 0):
-        mass = mass * (q * ((k + r) / (k + 1)))
-        total += mass * (y > k)
+    for k in range(int(y[0]) if len(y) else 0):
+        n = int((y > k).sum())
+        mass = mass[..., :n].mul_(q[..., :n]).mul_((k + r[:n]) / (k + 1))
+        total[..., :n] += mass
     return total
 
 

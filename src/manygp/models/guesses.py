@@ -35,7 +35,7 @@ def check_support(likelihood: Likelihood, table: Table) -> None:
         return
     assert isinstance(table, Grid)
     for rows in table.row_chunks():
-        likelihood.check(np.where(table.observed(rows), table.Y[rows], np.nan))
+        likelihood.check(np.where(table.observed(rows), table.values(rows), np.nan))
 
 
 def guess_table(likelihood: Likelihood, table: Table, rng: np.random.Generator) -> tuple[Table, FloatArray]:

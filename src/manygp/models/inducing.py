@@ -35,7 +35,7 @@ def sample_places(table: Table, size: int, rng: np.random.Generator) -> tuple[In
         else:
             flat = rng.integers(rows * outputs, size=draws)
             row, output = np.divmod(np.unique(flat), outputs)
-        y = table.Y[row, output]
+        y = np.asarray(table.Y[row, output], dtype=np.float64)
         seen = ~np.isnan(y) & (True if table.mask is None else table.mask[row, output])
         row, output, y = row[seen], output[seen], y[seen]
         if len(y) > size:

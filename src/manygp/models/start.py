@@ -48,15 +48,20 @@ _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
 
 
-def choose_latent_dim(table: Table, scaling: Scaling, rng: np.random.Generator, most: int = _RANKS[-1]) -> int:
-    """Rank, `most` at most, whose factorisation predicts held-out cells best."""
+def choose_latent_dim(
+    table: Table, scaling: Scaling, rng: np.random.Generator, most: int = _RANKS[-1], tolerance: float = 0.02
+) -> int:
+    """Rank, `most` at most, whose factorisation predicts held-out cells best.
+
+    `tolerance` is as in `choose_rank`.
+    """
     if table.num_outputs == 1:
         return 1
     limit = min(most, _rank_limit(table))
     if not isinstance(table, Grid):
         return min(3, limit)
     ranks = [rank for rank in _RANKS if rank <= limit]
-    return choose_rank(table, scaling, ranks, rng=rng, max_side=_RANK_SIDE).rank
+    return choose_rank(table, scaling, ranks, rng=rng, max_side=_RANK_SIDE, tolerance=tolerance).rank
 
 
 def latent_dim_of(rank: int, table: Table) -> int:

@@ -1,0 +1,82 @@
+"""A sparse grid is the dense one: the same observations, statistics and batches; only some rows at once are dense."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from manygp.data import Grid, GridPlan, Scaling, as_table, factorise, random_split
+from manygp.data.exposure import size_factors
+from manygp.errors import DataError
+from manygp.models.inducing import sample_places
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20, 2))
+Y = RNG.poisson(0.7, size=(20, 9)).astype(np.int32)
+MASK = RNG.random(Y.shape) < 0.8
+FORMATS = {"csr": sparse.csr_matrix, "csc": sparse.csc_matrix, "coo": sparse.coo_array, "csr array": sparse.csr_array}
+
+
+def both(mask=None):
+    return as_table(X, sparse.csr_matrix(Y), mask), as_table(X, Y, mask)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_holds_the_same_cells(kind):
+    table = as_table(X, FORMATS[kind](Y))
+    assert sparse.issparse(table.Y)
+    np.testing.assert_array_equal(table.values(slice(0, 20)), Y)
+    assert table.num_observed == Y.size
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_statistics_and_cells_are_those_of_the_dense_grid(mask):
+    thin, full = both(mask)
+    center = np.arange(9.0)
+    np.testing.assert_array_equal(thin.power_sums(2, center), full.power_sums(2, center))
+    np.testing.assert_array_equal(thin.count_per_input(), full.count_per_input())
+    np.testing.assert_array_equal(thin.count_per_output(), full.count_per_output())
+    np.testing.assert_array_equal(thin.places(), full.places())
+    for a, b in zip(thin.cells(thin.places()), full.cells(full.places()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(size_factors(thin), size_factors(full))
+    rows, outputs = np.array([3, 1, 7]), np.array([8, 0])
+    np.testing.assert_array_equal(thin.block(rows, outputs), full.block(rows, outputs))
+
+
+def test_batches_samples_splits_and_factors_are_those_of_the_dense_grid():
+    thin, full = both(MASK)
+    scaling = Scaling.fit(full, outputs="none")
+    for a, b in zip(
+        *(GridPlan(table, scaling, 6, 4).epoch(np.random.default_rng(1)) for table in (thin, full)), strict=True
+    ):
+        np.testing.assert_array_equal(a.y, b.y)
+        np.testing.assert_array_equal(a.column, b.column)
+    for a, b in zip(*(sample_places(table, 30, np.random.default_rng(2)) for table in (thin, full)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    train, test = random_split(thin, 0.3, np.random.default_rng(3))
+    assert train.num_observed + test.num_observed == thin.num_observed
+    fits = [factorise(table, scaling, 2) for table in (thin, full)]
+    np.testing.assert_allclose(fits[0].loadings, fits[1].loadings)
+
+
+def test_values_stored_twice_are_added_up_in_a_copy():
+    twice = sparse.csr_matrix((np.array([1.0, 2.0, 5.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    table = as_table(X[:2], twice)
+    np.testing.assert_array_equal(table.values(slice(0, 2)), [[3.0, 0.0], [0.0, 5.0]])
+    assert twice.nnz == 3
+
+
+def test_a_stored_nan_is_missing_and_infinity_refused():
+    values = Y.astype(float)
+    values[2, 3] = np.nan
+    assert as_table(X, sparse.csr_matrix(values)).num_observed == Y.size - 1
+    values[2, 3] = np.inf
+    with pytest.raises(DataError, match="Y contains infinity"):
+        as_table(X, sparse.csr_matrix(values))
+
+
+def test_what_cannot_be_values():
+    with pytest.raises(DataError, match="sparse matrix of dtype complex128"):
+        as_table(X, sparse.csr_matrix(Y.astype(complex)))
+    with pytest.raises(DataError, match="X has 20 rows and Y has 5"):
+        Grid(X, sparse.csr_array(Y[:5]))
