@@ -42,6 +42,8 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         Names of the outputs, in order.
     history_
         Bound and its terms per epoch, and why training stopped.
+    exposure_
+        Exposure of the inputs of the fit, given or estimated, if there was one.
     """
 
     num_samples: int
@@ -55,6 +57,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
     output_names_: tuple[Hashable, ...]
     n_features_in_: int
     n_outputs_: int
+    exposure_: FloatArray
     _seed: int
     _flat_: bool
     # Whether the model hands the exposure of a cell to its likelihood.
@@ -135,6 +138,10 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             table.exposure = as_exposure(exposure, table)
         _warn_of_gaps(table)
         self._fit_table(table)
+        if table.exposure is not None:
+            self.exposure_ = table.exposure
+        elif hasattr(self, "exposure_"):
+            del self.exposure_
         self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
         self.output_names_ = table.output_names
         if table.feature_names is not None:

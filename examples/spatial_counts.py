@@ -1,0 +1,37 @@
+"""Counts of genes in the spots of a tissue section: an AnnData in, smooth maps and a map of the genes out.
+
+Reads the Visium section `visium_dlpfc_151673.h5ad` from the folder that MANYGP_DATA names, a corner of it so that this
+takes seconds; without the file, a section is made up. A tenth of the counts is held out.
+"""
+
+import os
+from pathlib import Path
+
+import anndata
+import numpy as np
+from scipy import sparse
+
+import manygp
+
+rng = np.random.default_rng(0)
+path = Path(os.environ.get("MANYGP_DATA", ".")) / "visium_dlpfc_151673.h5ad"
+if path.exists():
+    section = anndata.read_h5ad(path)
+    common = np.argsort(-np.asarray(section.X.mean(0)).ravel())[:20]
+    section = section[np.argsort(section.obsm["spatial"].sum(1))[:250], common].copy()
+else:
+    places = rng.uniform(size=(250, 2))
+    layers = np.column_stack([np.sin(4 * places[:, 0]), np.cos(4 * places[:, 1])])
+    rate = np.exp(layers @ rng.normal(size=(2, 20)) + rng.normal(size=20))
+    section = anndata.AnnData(sparse.csr_matrix(rng.poisson(rate * rng.gamma(5.0, 0.2, size=(250, 1)))))
+    section.obsm["spatial"] = places
+
+counts, hidden = section.X.toarray(), rng.random(section.shape) < 0.1
+model = manygp.TLVMOGP(likelihood="zinb", num_inducing=50, latent_dim=2, epochs=20)
+model.fit(section, mask=~hidden, exposure="auto")
+
+size = model.exposure_
+scores = model.predict_dist(section, exposure=size).score(np.where(hidden, counts, np.nan))
+print(f"Held-out counts: nll {scores['nll']:.2f}, in their 90% intervals {scores['coverage90']:.0%}")
+model.annotate(section)
+print("Layers:", list(section.layers), "and latent vectors of genes:", section.varm["manygp_latent"].shape)
