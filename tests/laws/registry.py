@@ -109,7 +109,7 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 # -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
 
-AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_QuadraticForm", "_LogEvidence")
+AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_WithGradients", "_LogEvidence")
 
 # -- estimators: a class and settings under which it fits a small table in a moment ------------------------------------
 

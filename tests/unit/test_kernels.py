@@ -5,7 +5,15 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from manygp.errors import SettingError
-from manygp.kernels import KERNELS, _is_fused, cross_covariance, kernel_diagonal, make_kernel, rescale_kernel
+from manygp.kernels import (
+    KERNELS,
+    CovarianceRows,
+    _is_fused,
+    cross_covariance,
+    kernel_diagonal,
+    make_kernel,
+    rescale_kernel,
+)
 
 from ..laws import worlds
 from ..tolerances import assert_close
@@ -105,3 +113,27 @@ def test_a_shift_of_all_points_changes_nothing(rng):
         a, b = worlds.normal(rng, 6, 2), worlds.normal(rng, 4, 2)
         moved = cross_covariance(kernel, a + 1e4, b + 1e4)
         torch.testing.assert_close(moved, cross_covariance(kernel, a, b), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [*KERNELS, "rational quadratic"])
+def test_rows_of_a_covariance_by_chunks(rng, name, monkeypatch):
+    """They add up to the covariance, and gradients handed over row by row to its gradient."""
+    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr("manygp.kernels._VISIT_NUMBERS", 12)
+    kernel, a, b = worlds.random_kernel(name, 3, rng), worlds.normal(rng, 7, 3), worlds.normal(rng, 4, 3)
+    a.requires_grad_()
+    rows, weights, seen = CovarianceRows(kernel, a, b), worlds.normal(rng, 7, 4), []
+
+    def visit(chunk, K):
+        seen.append(K.clone())
+        return weights[chunk].clone()
+
+    gradients = rows.visit(visit)
+    K = cross_covariance(kernel, a, b)
+    assert len(seen) > 1
+    assert_close(torch.cat(seen), K)
+    assert_close(rows.at(torch.tensor([5, 0])), K[[5, 0]])
+    whole = torch.autograd.grad((weights * K).sum(), (a, *kernel.parameters()))
+    chunks = torch.autograd.grad(rows.inputs, (a, *kernel.parameters()), grad_outputs=gradients)
+    for one, other in zip(chunks, whole, strict=True):
+        assert_close(one, other)

@@ -19,6 +19,7 @@ from manygp.linalg import (
     triangular_root,
     unwhitened,
     whitened,
+    with_gradients,
 )
 
 from ..laws import worlds
@@ -116,3 +117,14 @@ def test_blocked_products_equal_plain_ones(m: int) -> None:
     assert_close(whitened(L, S), L @ S @ L.T)
     assert_close(unwhitened(L, S), L.T @ S @ L)
     assert_close(lower_product(B, S), (B @ S).tril())
+
+
+def test_known_gradients_are_handed_on(rng):
+    """As they are, summed over what was broadcast, times what comes from above."""
+    x, y = (worlds.normal(rng, *shape).requires_grad_() for shape in ((4,), ()))
+    known = worlds.normal(rng, 4), worlds.normal(rng, 4)
+    value = with_gradients(torch.tensor(3.0, dtype=torch.float64), (x, y), known)
+    assert float(value) == 3.0
+    by_x, by_y = torch.autograd.grad(2.0 * value, (x, y))
+    assert_close(by_x, 2.0 * known[0])
+    assert_close(by_y, 2.0 * known[1].sum())

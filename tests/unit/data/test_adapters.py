@@ -163,10 +163,10 @@ def test_bad_grids_are_refused_in_one_sentence(X, Y, says):
         as_table(X, Y)
 
 
-def test_sparse_matrices_are_refused():
+def test_sparse_inputs_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(DataError, match="toarray"):
-        as_table(X, sparse.csr_matrix(np.ones((4, 2))))
+        as_table(sparse.csr_matrix(np.ones((4, 2))), np.ones((4, 2)))
 
 
 def test_infinity_under_the_mask_is_no_harm():
