@@ -47,7 +47,7 @@ BOUNDS = ("standard",)
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
-_SITE_JITTER = 1e-6
+_JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 # Guesses are mostly noise, of which no rank explains anything.
 _GUESS_TOLERANCE = 2e-3
 
@@ -394,10 +394,10 @@ class TLVMOGP(TrainedEstimator):
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
         likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
-        # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
-        jitter = {} if isinstance(likelihood, Gaussian) else {"jitter": _SITE_JITTER}
         kernel = make_kernel(self.kernel, e, log_parameters=not paper)
-        gp = InducingGP(kernel, torch.zeros(m, e), posterior, **jitter)
+        # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
+        jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
+        gp = InducingGP(kernel, torch.zeros(m, e), posterior, jitter)
         prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"],

@@ -39,7 +39,7 @@ class InducingGP(nn.Module):
         Relative jitter of Kuu.
     """
 
-    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-8):
+    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-9):
         super().__init__()
         self.kernel = kernel
         self.Z = nn.Parameter(Z.double().clone())
