@@ -48,7 +48,9 @@ def run_tables(
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, such as 0-2 or 0,3,7.")] = "0",
     preset: Preset = "fast",
     out: Out = _RESULTS,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", help="Runs at a time (default: one).", show_default=False)
+    ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Repeat runs that failed.")] = False,
     predictions: Annotated[bool, typer.Option(help="Save predictions for figures.")] = True,
 ) -> None:

@@ -8,6 +8,7 @@ from manygp.paper.datasets import DATASETS
 from manygp.paper.published import MSE, NLL
 from manygp.paper.records import Record, read_records
 from manygp.paper.rendering import make_sheet, to_html, to_markdown
+from manygp.paper.settings import PRESETS
 from manygp.paper.summaries import Summary, matching, summarise
 from manygp.paper.tables import TABLES, PaperTable, Row
 
@@ -60,7 +61,7 @@ def write_page(folder: Path, path: Path) -> None:
     parts = [_INTRODUCTION, _circumstances(records)]
     for table in TABLES.values():
         parts.append(to_markdown(make_sheet(table, records)))
-        if said := findings(table, records):
+        if said := [text for preset in PRESETS for text in findings(table, records, preset)]:
             parts.append("\n".join(f"- {sentence}" for sentence in said) + "\n")
         remarks = folder / "notes" / f"{table.name}.md"
         if remarks.is_file():
@@ -73,6 +74,7 @@ def write_page(folder: Path, path: Path) -> None:
 def findings(table: PaperTable, records: Sequence[Record], preset: str = "fast") -> list[str]:
     """Sentences on whether T-LVMOGP reaches the published values, and on rivals that beat it."""
     said = []
+    which = "" if preset == "fast" else f" (preset {preset})"
     for dataset in dict.fromkeys(row.dataset for row in table.rows):
         rows = [row for row in table.rows if row.dataset == dataset]
         mains = [row for row in rows if row.model == _FLAGSHIP and not row.changes]
@@ -80,14 +82,14 @@ def findings(table: PaperTable, records: Sequence[Record], preset: str = "fast")
             for main in mains:
                 ours = summarise(matching(records, main, preset), metric)
                 if ours.is_known:
-                    said += _compared(table, main, metric, ours)
+                    said += _compared(table, main, metric, ours, which)
                     said += _beaten(
                         table, dataset, [row for row in rows if row is not main], metric, ours, records, preset
                     )
     return said
 
 
-def _compared(table: PaperTable, row: Row, metric: str, ours: Summary) -> list[str]:
+def _compared(table: PaperTable, row: Row, metric: str, ours: Summary, which: str) -> list[str]:
     """How a summary stands to the published value."""
     if metric not in row.published:
         return []
@@ -102,7 +104,7 @@ def _compared(table: PaperTable, row: Row, metric: str, ours: Summary) -> list[s
     else:
         verdict = "**worse than**"
     text = f"{ours.mean:.{digits}f} is {verdict} the published {mean:.{digits}f}"
-    return [f"{_title(row.dataset)}: T-LVMOGP's {_WORDS[metric]} of {text}."]
+    return [f"{_title(row.dataset)}{which}: T-LVMOGP's {_WORDS[metric]} of {text}."]
 
 
 def _beaten(
@@ -123,7 +125,8 @@ def _beaten(
     if not better:
         return []
     word, own = _WORDS[metric], f"{ours.mean:.{table.digits(metric)}f}"
-    return [f"{_title(dataset)}: **lower {word} than T-LVMOGP** ({own}): {', '.join(better)}."]
+    which = "" if preset == "fast" else f" (preset {preset})"
+    return [f"{_title(dataset)}{which}: **lower {word} than T-LVMOGP** ({own}): {', '.join(better)}."]
 
 
 def _circumstances(records: Sequence[Record]) -> str:

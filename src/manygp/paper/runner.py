@@ -34,7 +34,7 @@ def carry_out_all(
     runs: Sequence[Run],
     folder: Path,
     *,
-    num_jobs: int = 1,
+    num_jobs: int | None = None,
     retry: bool = False,
     keep_predictions: bool = True,
     progress: bool = True,
@@ -52,7 +52,7 @@ def carry_out_all(
     folder
         Where the records are and go.
     num_jobs
-        Runs at a time, as joblib counts them.
+        Runs at a time, as joblib counts them; None takes what `joblib.parallel_config` says, or one.
     retry
         Whether to repeat runs whose record says that they failed.
     keep_predictions
@@ -68,11 +68,17 @@ def carry_out_all(
     with _Display(len(runs), len(runs) - len(open_runs), progress) as display:
         tasks = (
             joblib.delayed(carry_out)(run, datasets[run.dataset], factories[run.model], folder, keep_predictions)
-            for run in display.announced(open_runs, num_jobs)
+            for run in display.announced(open_runs)
         )
-        for record in joblib.Parallel(n_jobs=num_jobs, return_as="generator_unordered")(tasks):
+        for record in joblib.Parallel(n_jobs=num_jobs, return_as=_return_as())(tasks):
             display.finished(record)
     return [read_record(run.path(folder)) for run in runs]
+
+
+def _return_as() -> str:
+    """Records as they come where the backend can do that, all at the end where it cannot."""
+    backend, _ = joblib.parallel.get_active_backend()
+    return "generator_unordered" if getattr(backend, "supports_return_generator", False) else "list"
 
 
 def _factory(name: str) -> Factory | None:
@@ -108,11 +114,10 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def announced(self, runs: Sequence[Run], num_jobs: int) -> Iterator[Run]:
+    def announced(self, runs: Sequence[Run]) -> Iterator[Run]:
         """The runs, each named on the display when its turn comes."""
         for run in runs:
-            if num_jobs == 1:
-                self._bar.update(self._task, description=f"{run.dataset}, {run.model}, seed {run.seed}")
+            self._bar.update(self._task, description=f"{run.dataset}, {run.model}, seed {run.seed}")
             yield run
 
     def finished(self, record: Record) -> None:

@@ -91,6 +91,9 @@ def _outcome(run: Run, dataset: Dataset, factory: Factory | None, folder: Path |
         started = time.perf_counter()
         _fit(model, problem, settings)
         seconds = time.perf_counter() - started
+        if getattr(getattr(model, "history_", None), "stop_reason", "") == "interrupted":
+            # A model keeps what it learnt before Ctrl-C, but that is no result.
+            raise KeyboardInterrupt
         new = _new_outputs(model, problem, settings) if problem.has_new_outputs else None
         metrics = _metrics(model, problem, new, run.seed)
         if folder is not None:

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 
@@ -30,6 +29,7 @@ from manygp.paper import (
     runs_of,
 )
 from manygp.paper.records import KEYS, METRICS, write_record
+from manygp.training import History
 
 # A data set, two models and a table as somebody else would add them: nothing inside the package changes.
 OUTSIDE = """
@@ -68,11 +68,6 @@ register_table(PaperTable("waves", "Waves", ("test_mse",), (
     Row("half", "waves", "constant", {"value": 0.5}),
     Row("broken", "waves", "broken"),
 )))
-"""
-SCRIPT = """
-from pathlib import Path
-from manygp.paper import carry_out_all, find_tables, runs_of
-carry_out_all(runs_of(find_tables("waves"), "fast", [0, 1]), Path(FOLDER), progress=False)
 """
 
 
@@ -125,6 +120,26 @@ def test_an_unknown_model_is_a_failed_run_and_an_unknown_dataset_an_error(tmp_pa
         carry_out_all([Run("nothing", "constant", "fast", 0)], tmp_path, progress=False)
 
 
+def test_a_backend_of_joblib_takes_the_runs(tmp_path: Path) -> None:
+    alone = carry_out_all(_waves(0, 1), tmp_path / "one", progress=False)
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        together = carry_out_all(_waves(0, 1), tmp_path / "two", progress=False)
+    assert [record["metrics"] for record in alone] == [record["metrics"] for record in together]
+
+
+def test_an_interrupted_fit_is_no_result(tmp_path: Path) -> None:
+    class Interrupted:
+        history_ = History([], "interrupted")
+
+        def fit(self, X: object, Y: object) -> None:
+            pass
+
+    register_model("interrupted", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_all([Run("waves", "interrupted", "fast", 0)], tmp_path, progress=False)
+    assert not list(tmp_path.glob("*.json"))
+
+
 @pytest.mark.slow
 def test_workers_need_not_know_what_was_registered(tmp_path: Path) -> None:
     alone = carry_out_all(_waves(), tmp_path / "one", progress=False)
@@ -133,15 +148,20 @@ def test_workers_need_not_know_what_was_registered(tmp_path: Path) -> None:
     assert timeless[0] == timeless[1]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork, so that the process to kill starts at once")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_killed_process_resumes_to_the_same_records(tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    script = OUTSIDE + SCRIPT.replace("FOLDER", repr(str(killed)))
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"WAVES_PAUSE": "0.5"})
-    deadline = time.monotonic() + 120
+    process = os.fork()
+    if process == 0:
+        os.environ["WAVES_PAUSE"] = "0.3"
+        carry_out_all(_waves(0, 1), killed, progress=False)
+        os._exit(0)
+    deadline = time.monotonic() + 60
     while not list(killed.glob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
     finished = {path: path.stat().st_mtime_ns for path in killed.glob("*.json")}
     assert 0 < len(finished) < 6
     for folder in (killed, whole):
