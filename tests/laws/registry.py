@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
-from manygp.estimators import GSLVMOGP, LVMOGP, SVLMC, TLVMOGP, Estimator, IndGP
+from manygp.estimators import GSLVMOGP, LVMOGP, OILMM, SVLMC, TLVMOGP, Estimator, IndGP
 from manygp.kernels import make_kernel
 from manygp.likelihoods import (
     Bernoulli,
@@ -144,5 +144,12 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
         {"num_latents": 3, "num_inducing": 5, "epochs": 3, "standardize": "global", **_QUIET}
         | {"mixing_posterior": "point", "kernel": "matern32"},
     ),
+    "oilmm": (OILMM, {"num_latents": 2, "epochs": 15, **_QUIET}),
+    "oilmm, sparse, fixed basis, matern": (
+        OILMM,
+        {"num_latents": 3, "num_inducing": 8, "kernel": "matern32", "standardize": "output", "epochs": 10, **_QUIET}
+        | {"learn_basis": False},
+    ),
+    "oilmm, paper preset": (OILMM, {"preset": "paper", "num_latents": 2, "num_inducing": 5, "epochs": 3, **_QUIET}),
     "sv-lmc, paper preset": (SVLMC, {"preset": "paper", "num_latents": 2, "num_inducing": 5, "epochs": 3, **_QUIET}),
 }

@@ -11,11 +11,12 @@ from torch import nn
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
 from manygp.estimators.indgp import IndGP
+from manygp.estimators.oilmm import OILMM
 from manygp.estimators.persistence import load_estimator
 from manygp.estimators.svlmc import SVLMC
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
+__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "OILMM", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "tlvmogp": TLVMOGP,
@@ -23,6 +24,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "lvmogp": LVMOGP,
     "gs-lvmogp": GSLVMOGP,
     "sv-lmc": SVLMC,
+    "oilmm": OILMM,
 }
 
 

@@ -17,7 +17,7 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
-from manygp.training import Schedule, TrainingSettings, make_progress, train
+from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
 __all__ = ["PRESETS", "TrainedEstimator"]
 
@@ -99,9 +99,16 @@ class TrainedEstimator(Estimator):
             torch.manual_seed(seed)
             model, scaling = self._begin(table, rng)
         model.to(device)
+        history = self._train(model, table, scaling, dtype, device, seed)
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _train(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        """Train a model that is at its start; a leaf that knows a shorter way takes it."""
         plan = self._plan(table, scaling)
         schedule = self._schedule(plan, model)
-        history = train(
+        return train(
             model,
             plan,
             schedule,
@@ -111,7 +118,6 @@ class TrainedEstimator(Estimator):
             seed=seed,
             progress=make_progress(self.progress),
         )
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
         if isinstance(table, Cells):

@@ -1,0 +1,356 @@
+"""The OILMM estimator."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import nn
+
+from manygp.data import Cells, Grid, GridPlan, Scaling, Table
+from manygp.data.factorisation import factorise
+from manygp.data.table import FloatArray
+from manygp.errors import DataError, SettingError
+from manygp.estimators.settings import (
+    check_choice,
+    check_positive,
+    check_size,
+)
+from manygp.estimators.trained import TrainedEstimator
+from manygp.kernels import KERNELS
+from manygp.likelihoods import Gaussian
+from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
+from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
+from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
+from manygp.models.processes import choose_num_points
+from manygp.training import EpochRecord, History, TrainingSettings
+from manygp.variational import CellBatch, CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+
+__all__ = ["OILMM"]
+
+logger = logging.getLogger("manygp")
+
+# Exact processes up to so many multiplications of their factorisations.
+_MAX_EXACT_WORK = 5e9
+# All rows at once up to so many numbers of their Gram matrices and of the covariances with inducing points.
+_MAX_DIRECT_NUMBERS = 2e7
+# Cells that an output must have for each of its numbers in the basis, for these to be learned.
+_CELLS_PER_WEIGHT = 5
+_MAX_STEPS = 200
+_MAX_GRID_CELLS = 20_000_000
+_CHUNK_NUMBERS = 4_000_000
+_PAPER = {"num_latents": 3, "num_inducing": 200}
+_PAPER_NOISE_STD = 0.1
+
+
+class OILMM(TrainedEstimator):
+    """Orthogonal instantaneous linear mixing model: a few latent GPs, mixed by a matrix with orthogonal columns.
+
+    The orthogonality decouples the latent GPs, so that each is fitted to a projection of the table. See
+    `docs/models/oilmm.md` for the model and its cost. Gaussian noise only.
+
+    Parameters
+    ----------
+    num_latents
+        Latent processes, at most as many as outputs; "auto" chooses them by held-out cells.
+    num_inducing
+        Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable.
+    kernel
+        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
+    likelihood
+        "gaussian"; the model has no other.
+    projection
+        What stands for a row with gaps: "matched" moments, or the "pseudo-inverse" of the paper; "auto" is that of the
+        preset.
+    learn_basis
+        Whether the mixing matrix is learned with the rest or stays at that of a factorisation; "auto" learns it where
+        outputs have cells enough.
+    regularization
+        Weight of the regularisation term, which is β₂ in the paper; 1 makes the bound a log likelihood.
+    epochs, batch_inputs, learning_rate, standardize, dtype, device, random_state, progress
+        See `TLVMOGP`; a batch always holds all outputs. Where all rows fit into memory at once, "fast" takes L-BFGS
+        steps, `epochs` of them at most, without batches.
+    preset
+        "fast" starts from a factorisation of the table; "paper" follows the published procedure: Adam on everything
+        from a random basis.
+    freeze_likelihood, max_grad_norm
+        See `TLVMOGP`; "auto" never freezes the likelihood.
+
+    Attributes
+    ----------
+    mixing_ : array of shape (p, num_latents)
+    history_ : `History`
+    model_, scaling_ : the trained module, and the map between its units and the user's
+
+    Examples
+    --------
+    >>> import numpy as np, manygp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> Y = np.sin(6 * X + np.linspace(0, 1, 5))
+    >>> model = manygp.OILMM(num_latents=2).fit(X, Y)
+    >>> model.predict(X).shape
+    (40, 5)
+    """
+
+    # One component says it all: the posterior is Gaussian.
+    num_samples = 1
+    # The projection of a row needs all that was observed of it.
+    batch_outputs = None
+
+    def __init__(
+        self,
+        num_latents: int | str = "auto",
+        num_inducing: int | str | None = "auto",
+        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        likelihood: str | nn.Module = "gaussian",
+        projection: str = "auto",
+        learn_basis: bool | str = "auto",
+        regularization: float = 1.0,
+        epochs: int | str = "auto",
+        batch_inputs: int | str | None = "auto",
+        learning_rate: float | str = "auto",
+        standardize: bool | str = True,
+        preset: str = "fast",
+        dtype: str = "float64",
+        device: str = "auto",
+        random_state: Any = 0,
+        progress: bool | str = "auto",
+        freeze_likelihood: float | str = "auto",
+        max_grad_norm: float | None = None,
+    ):
+        self.num_latents = num_latents
+        self.num_inducing = num_inducing
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.projection = projection
+        self.learn_basis = learn_basis
+        self.regularization = regularization
+        self.epochs = epochs
+        self.batch_inputs = batch_inputs
+        self.learning_rate = learning_rate
+        self.standardize = standardize
+        self.preset = preset
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.freeze_likelihood = freeze_likelihood
+        self.max_grad_norm = max_grad_norm
+
+    model_: OrthogonalMixingModel
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
+
+    @property
+    def is_exact_(self) -> bool:
+        """Whether the latent processes are exact GPs."""
+        self._check_fitted()
+        return isinstance(self.model_.processes, ExactProcesses)
+
+    @property
+    def mixing_(self) -> FloatArray:
+        """The mixing matrix H in scaled units, shape (p, num_latents)."""
+        self._check_fitted()
+        return self.model_.basis.H.detach().cpu().numpy()
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_size("num_latents", self.num_latents, automatic=("auto",))
+        check_size("num_inducing", self.num_inducing, automatic=("auto", None))
+        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
+            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        if self.likelihood != "gaussian":
+            raise SettingError(
+                f"likelihood={self.likelihood!r} is not for OILMM, whose projection needs Gaussian noise with one "
+                "variance: use likelihood='gaussian', or SVLMC or TLVMOGP for other observations."
+            )
+        check_choice("projection", self.projection, ("auto", *PROJECTIONS))
+        check_choice("learn_basis", self.learn_basis, (True, False, "auto"))
+        check_positive("regularization", self.regularization)
+        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
+        if self.preset == "paper" and self.num_inducing is None:
+            raise SettingError("num_inducing=None goes with preset='fast' only: the published processes are sparse.")
+
+    def _fit_table(self, table: Table) -> None:
+        super()._fit_table(_as_grid(table))
+
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
+        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+
+    def _begin_at_prior(self, table: Table) -> tuple[OrthogonalMixingModel, Scaling]:
+        """A model and scaling after the published procedure."""
+        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
+        if outputs == "completed":
+            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
+        scaling = Scaling.fit(table, inputs=False, outputs=outputs)
+        m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
+        L = min(_PAPER["num_latents"], table.num_outputs) if self.num_latents == "auto" else self.num_latents
+        model = self._restore(self._check_sizes(table, L, m))
+        assert isinstance(model.processes, InducingBatch)
+        nn.init.normal_(model.processes.Z)
+        noise = torch.tensor(_PAPER_NOISE_STD**2)
+        basis = model.basis
+        basis.start(torch.randn_like(basis.weight), basis.S.detach(), noise.expand_as(basis.raw_noise))
+        basis.seen.copy_(torch.as_tensor(table.count_per_output() > 0))
+        basis.weight.requires_grad_(self.learn_basis is not False)
+        model.likelihood.noise = noise
+        return model, scaling
+
+    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
+        """A model and scaling with all that is not given chosen from the data."""
+        p, L = table.num_outputs, self.num_latents
+        if L == "auto":
+            # The mean over outputs is a process of its own.
+            L = min(p, 1 + choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)) if p > 1 else 1
+        rank = max(1, min(int(L) - 1, table.num_inputs, p))
+        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
+            self.standardize,  # type: ignore[arg-type]
+            (str(self.standardize),),
+        )
+        choice = choose_scaling(table, kinds, rank, rng)
+        factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
+        found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
+        m: Any = self.num_inducing
+        if m == "auto":
+            is_affordable = int(L) * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
+            m = None if is_affordable else choose_num_points(table, choice.scaling, found)
+        logger.info("num_latents=%d, num_inducing=%s", L, m)
+        model = self._restore(self._check_sizes(table, L, m))
+        start_orthogonal(model, table, choice.scaling, found, factors, rng)
+        enough = table.num_observed >= _CELLS_PER_WEIGHT * p * int(L)
+        learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
+        model.basis.weight.requires_grad_(learn)
+        if not learn and np.isfinite(choice.held_out_error):
+            # A basis of so many numbers fits some of the noise: what it leaves of cells that it has not seen is honest.
+            model.likelihood.noise = torch.tensor(max(found.noise, choice.held_out_error))
+            model.likelihood.requires_grad_(False)
+        return model, choice.scaling
+
+    def _check_sizes(self, table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
+        if num_latents > table.num_outputs:
+            raise SettingError(
+                f"num_latents={num_latents} exceeds the {table.num_outputs} outputs, and no more columns can be "
+                "orthogonal: use fewer or 'auto'."
+            )
+        if num_inducing is not None and num_inducing > table.num_inputs:
+            raise SettingError(
+                f"num_inducing={num_inducing} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None."
+            )
+        return {
+            "num_features": table.num_features,
+            "num_outputs": table.num_outputs,
+            "num_latents": int(num_latents),
+            "num_inducing": None if num_inducing is None else int(num_inducing),
+            "num_inputs": 0,
+        }
+
+    def _train(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        assert isinstance(table, Grid)
+        if self.preset == "paper" or not self._is_direct(model, table):
+            history = super()._train(model, table, scaling, dtype, device, seed)
+        else:
+            history = self._climb(model, table, scaling, device)
+        model.remember(_all_rows(model, table, scaling, device))
+        return history
+
+    def _is_direct(self, model: OrthogonalMixingModel, table: Grid) -> bool:
+        """Whether all rows are worked on at once."""
+        if isinstance(model.processes, ExactProcesses):
+            return True
+        q, width = len(model.basis.raw_scale), model.processes.num_inducing
+        numbers = float(table.num_inputs) * q * (q + width)
+        if model.basis.weight.requires_grad:
+            numbers += float(table.num_observed) * q
+        return numbers <= _MAX_DIRECT_NUMBERS
+
+    def _climb(self, model: OrthogonalMixingModel, table: Grid, scaling: Scaling, device: torch.device) -> History:
+        started = time.perf_counter()
+        if model.basis.weight.requires_grad:
+            (batch,) = _batches(table, scaling, table.num_inputs, device)
+            rows = lambda: model.rows(batch)  # noqa: E731
+        else:
+            fixed = Rows.join(_all_rows(model, table, scaling, device))
+            rows = lambda: fixed  # noqa: E731
+        steps: Any = _MAX_STEPS if self.epochs == "auto" else self.epochs
+        course, is_flat = climb_likelihood(model, rows, table.num_observed, steps)
+        seconds = (time.perf_counter() - started) / max(len(course), 1)
+        records = [EpochRecord(i + 1, value, value, 0.0, 0.0, 0.0, 1.0, seconds) for i, value in enumerate(course)]
+        reason = "converged" if is_flat or len(course) < steps else "budget" if self.epochs == "auto" else "epochs"
+        return History(records, reason)
+
+    def _projection(self) -> str:
+        if self.projection == "auto":
+            return "pseudo-inverse" if self.preset == "paper" else "matched"
+        return self.projection
+
+    def _restore(self, sizes: dict[str, Any]) -> OrthogonalMixingModel:
+        fast, q, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
+        d, p = sizes["num_features"], sizes["num_outputs"]
+        kernels = KernelBatch(self.kernel, d, q, log_parameters=fast)
+        processes: InducingBatch | ExactProcesses
+        if m is None:
+            processes = ExactProcesses(kernels, d)
+        else:
+            posterior = NaturalPosteriorBatch(q, m) if fast else CholeskyPosteriorBatch(q, m)
+            processes = InducingBatch(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        return OrthogonalMixingModel(
+            Basis(p, q, log_parameters=fast),
+            processes,
+            Gaussian(),
+            self._projection(),
+            float(self.regularization),
+            sizes["num_inputs"],
+        )
+
+    def _training_settings(self, epochs: int) -> TrainingSettings:
+        settings = super()._training_settings(epochs)
+        return replace(settings, frozen_epochs=0) if self.freeze_likelihood == "auto" else settings
+
+    def _sizes(self) -> dict[str, Any]:
+        return {
+            "num_features": self.n_features_in_,
+            "num_outputs": self.n_outputs_,
+            "num_latents": len(self.model_.basis.raw_scale),
+            "num_inducing": None if self.is_exact_ else self.model_.processes.num_inducing,
+            "num_inputs": len(self.model_.x),
+        }
+
+
+def _as_grid(table: Table) -> Grid:
+    """The observations by distinct inputs, since the projection works on rows."""
+    if isinstance(table, Grid):
+        return table
+    assert isinstance(table, Cells)
+    cells = len(np.unique(table.X, axis=0)) * table.num_outputs
+    if cells > _MAX_GRID_CELLS:
+        raise DataError(
+            f"The {table.num_observed} cells have inputs of their own, which makes a grid of {cells} cells; OILMM "
+            "works on rows that outputs share: use SVLMC or TLVMOGP."
+        )
+    return table.to_grid()
+
+
+def _batches(table: Grid, scaling: Scaling, num_rows: int, device: torch.device) -> Iterator[CellBatch]:
+    """The table in its order, so many rows at a time, all outputs of each."""
+    plan, outputs = GridPlan(table, scaling), np.arange(table.num_outputs)
+    for first in range(0, table.num_inputs, num_rows):
+        rows = np.arange(first, min(first + num_rows, table.num_inputs))
+        yield CellBatch.from_arrays(plan.batch(rows, outputs), torch.float64, device)
+
+
+@torch.no_grad()
+def _all_rows(model: OrthogonalMixingModel, table: Grid, scaling: Scaling, device: torch.device) -> Iterator[Rows]:
+    """The rows of a table through the basis as it is, by chunks."""
+    q = len(model.basis.raw_scale)
+    size = max(1, _CHUNK_NUMBERS // max(table.num_outputs, q * q))
+    for batch in _batches(table, scaling, size, device):
+        yield model.rows(batch)

@@ -1,0 +1,263 @@
+"""OILMM: outputs as mixtures of latent GPs by an orthogonal basis, which decouples the latent GPs from each other."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.likelihoods import Gaussian
+from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.models.exact import log_evidence
+from manygp.models.layout import CellGrid, distinct_inputs
+from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, log_normal, project
+from manygp.variational import (
+    CellBatch,
+    ConditionalBatch,
+    ElboTerms,
+    InducingBatch,
+    KernelBatch,
+    NaturalPosteriorBatch,
+)
+
+__all__ = ["ExactConditional", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
+
+_MIN_VARIANCE = 1e-8
+
+
+class ExactProcesses(nn.Module):
+    """z_l ~ GP(0, k_l) observed at the same inputs with noise of different variance: exact GPs in one batch.
+
+    Parameters
+    ----------
+    kernels
+        The kernels k_l.
+
+    Attributes
+    ----------
+    units
+        What inputs are divided by before anything else, shape (d,).
+    """
+
+    units: Tensor
+
+    def __init__(self, kernels: KernelBatch, dim: int):
+        super().__init__()
+        self.kernels = kernels
+        self.register_buffer("units", torch.ones(dim, dtype=torch.float64))
+
+    def _covariance(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "q n"]) -> Float[Tensor, "q n n"]:
+        return self.kernels.covariance(self.kernels.rows(), x, x) + torch.diag_embed(noise)
+
+    def log_evidence(
+        self, x: Float[Tensor, "n d"], mean: Float[Tensor, "q n"], noise: Float[Tensor, "q n"]
+    ) -> Float[Tensor, ""]:
+        """Σ_l log N(mean_l | 0, k_l(x, x) + diag noise_l)."""
+        ones = torch.ones(len(mean), dtype=torch.int64, device=mean.device)
+        value = log_evidence(self._covariance(x / self.units, noise), mean.unsqueeze(-1), ones)
+        return value.sum() - 0.5 * math.log(2.0 * math.pi) * mean.numel()
+
+    @torch.no_grad()
+    def conditional(
+        self, x: Float[Tensor, "n d"], mean: Float[Tensor, "q n"], noise: Float[Tensor, "q n"]
+    ) -> "ExactConditional":
+        """p(z_l | the observations) as functions of inputs."""
+        x = x / self.units
+        inverse = triangular_inverse(safe_cholesky(self._covariance(x, noise)))
+        alpha = (inverse.mT @ (inverse @ mean.unsqueeze(-1))).squeeze(-1)
+        return ExactConditional(self.kernels, self.units, x, alpha, inverse)
+
+
+@dataclass(frozen=True)
+class ExactConditional:
+    """Marginals of exact GPs: μ = kᵀα_l, v = k_l(x, x) − |L_l⁻¹ k|²."""
+
+    kernels: KernelBatch
+    units: Float[Tensor, " d"]
+    x: Float[Tensor, "n d"]
+    alpha: Float[Tensor, "q n"]
+    inverse: Float[Tensor, "q n n"]
+
+    @torch.no_grad()
+    def __call__(self, x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "q b"], Float[Tensor, "q b"]]:
+        """Means and variances of all processes."""
+        rows, x = self.kernels.rows(), x / self.units
+        K = self.kernels.covariance(rows, x, self.x)
+        variance = self.kernels.diagonal(rows, x) - (K @ self.inverse.mT).square().sum(-1)
+        return (K @ self.alpha.unsqueeze(-1)).squeeze(-1), variance.clamp(min=_MIN_VARIANCE)
+
+
+class OrthogonalMixingModel(nn.Module):
+    """Orthogonal instantaneous linear mixing model.
+
+    Generative model: z_l ~ GP(0, k_l) for l = 1, …, L, f(x) = H (z(x) + ξ(x)) with H = U S^½, UᵀU = I, white noise
+    ξ_l ~ N(0, D_l) that all outputs share at an input, and y_np = f_p(x_n) + ε, ε ~ N(0, σ²).
+
+    Approximation: of each row of observations, independent observations of the L processes; exact where U_oᵀU_o is
+    diagonal for the observed outputs o, in particular for complete rows. Sparse processes add q(z, u) = p(z | u) q(u).
+
+    Bound: Σ_l log N(ẑ_l | 0, k_l(X, X) + diag(r_l + D_l)) + β Σ_n log c_n (`log_likelihood`, exact processes), or with
+    the evidence of sparse GPs in the place of the first sum (`elbo`).
+
+    Cost of a step on n rows of p outputs with u patterns of gaps: O(u p L² + n p L + u L³ + n L²) for the projection,
+    and O(n L m² + L m³) for sparse or O(L n³) for exact processes.
+
+    Parameters
+    ----------
+    basis
+        U, S and D.
+    processes
+        The latent processes, sparse or exact.
+    likelihood
+        Gaussian noise with one variance.
+    projection
+        How rows with gaps are projected, see `project`.
+    regularisation
+        Weight β of log c_n.
+    num_inputs
+        Number of inputs whose sites are remembered for predictions.
+    """
+
+    x: Tensor
+    site_mean: Tensor
+    site_noise: Tensor
+
+    def __init__(
+        self,
+        basis: Basis,
+        processes: InducingBatch | ExactProcesses,
+        likelihood: Gaussian,
+        projection: str = "matched",
+        regularisation: float = 1.0,
+        num_inputs: int = 0,
+    ):
+        super().__init__()
+        self.basis, self.processes, self.likelihood = basis, processes, likelihood
+        self.projection, self.regularisation = projection, regularisation
+        q, d = len(basis.raw_scale), len(processes.units)
+        self.register_buffer("x", torch.zeros(num_inputs, d, dtype=torch.float64))
+        self.register_buffer("site_mean", torch.zeros(num_inputs, q, dtype=torch.float64))
+        self.register_buffer("site_noise", torch.ones(num_inputs, q, dtype=torch.float64))
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters but for kernels, U and σ²: 2 L + L M D + L M + L M² with sparse processes (appendix I)."""
+        q = len(self.basis.raw_scale)
+        if isinstance(self.processes, ExactProcesses):
+            return 2 * q
+        _, m, d = self.processes.Z.shape
+        return 2 * q + q * m * d + q * m + q * m**2
+
+    # -- bounds --------------------------------------------------------------------------------------------------
+
+    def rows(self, batch: CellBatch) -> Rows:
+        """What a batch, which must hold all outputs of its inputs, says through the basis as it is."""
+        return Rows.gather(self.basis.U, batch)
+
+    def sites(self, rows: Rows) -> Sites:
+        """Observations of the latent processes that stand for rows."""
+        S, σ2 = self.basis.S, self.likelihood.noise[0]
+        return project(rows, S, self._prior_variance() + self.basis.D, σ2, self.projection)
+
+    def _prior_variance(self) -> Float[Tensor, " q"]:
+        kernels = self.processes.kernels
+        origin = self.basis.S.new_zeros(1, len(self.processes.units))
+        return kernels.diagonal(kernels.rows(), origin)[:, 0].clamp(min=_MIN_VARIANCE)
+
+    def log_likelihood(self, rows: Rows) -> Float[Tensor, ""]:
+        """log p(Y) with exact processes."""
+        assert isinstance(self.processes, ExactProcesses)
+        sites = self.sites(rows)
+        evidence = self.processes.log_evidence(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
+        return evidence + self.regularisation * sites.log_scale.sum()
+
+    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
+        """An unbiased estimate of the bound from a batch of rows."""
+        return self.bound(self.rows(batch), batch.cell_weight)
+
+    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
+        """Take a natural step on every q(u_l), then estimate the bound at the new ones."""
+        return self.bound(self.rows(batch), batch.cell_weight, rate)
+
+    def bound(self, rows: Rows, weight: float = 1.0, rate: float | None = None) -> ElboTerms:
+        """The bound with sparse processes from rows of some weight, after a natural step if a rate is given."""
+        assert isinstance(self.processes, InducingBatch)
+        sites, A = self.sites(rows), self.processes.project(rows.x)
+        mean, noise = sites.mean.T, (sites.noise + self.basis.D).T
+        if rate is not None:
+            posterior = self.processes.posterior
+            assert isinstance(posterior, NaturalPosteriorBatch)
+            # Λ̂_l = I + w A_lᵀ diag(1 / (r + D)) A_l,  ∇_l = w A_lᵀ (ẑ − μ) / (r + D) − m_l
+            m = posterior.mean
+            level = (A.A @ m.unsqueeze(-1)).squeeze(-1)
+            gradient = A.pull(weight * (mean - level) / noise) - m
+            factor = posterior.sharpen(A.precision(weight / noise), rate)
+            posterior.shift(rate * torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1))
+        q = self.processes.posterior.moments()
+        level, variance = A.marginals(q)
+        data = (log_normal(mean - level, noise) - 0.5 * variance / noise).sum()
+        data = data + self.regularisation * sites.log_scale.sum()
+        return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """None: a step touches all outputs."""
+        return iter(())
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def remember(self, parts: Iterable[Rows]) -> None:
+        """Keep the sites of all rows of a table, which predictions need."""
+        known = [(rows.x.to(self.x.dtype), self.sites(rows)) for rows in parts]
+        self.x = torch.cat([x for x, _ in known])
+        self.site_mean = torch.cat([sites.mean for _, sites in known])
+        self.site_noise = torch.cat([sites.noise for _, sites in known])
+
+    @torch.no_grad()
+    def predictor(self, num_samples: int, seed: int) -> "OrthogonalPredictor":
+        """Marginals of f at any cells, with all that depends on the data alone computed once."""
+        if isinstance(self.processes, ExactProcesses):
+            noise = self.site_noise + self.basis.D
+            return OrthogonalPredictor(self, self.processes.conditional(self.x, self.site_mean.T, noise.T))
+        return OrthogonalPredictor(self, self.processes.conditional())
+
+
+class OrthogonalPredictor:
+    """Marginals of f = H (z + ξ) at any cells."""
+
+    def __init__(self, model: OrthogonalMixingModel, conditional: ConditionalBatch | ExactConditional):
+        self.model, self.conditional = model, conditional
+        self.H, self.D = model.basis.H.detach(), model.basis.D.detach()
+        seen = model.basis.seen
+        prior = (self.H.square() * (model._prior_variance() + self.D)).sum(-1)
+        # An output without observations is like any other, but nobody knows which.
+        self.unseen_variance = prior[seen].mean() if bool(seen.any()) else prior.mean()
+        self.width = conditional.alpha.numel()
+
+    @torch.no_grad()
+    def __call__(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
+        """Means and variances of f at cells (x, outputs)."""
+        inputs, row = distinct_inputs(x)
+        distinct, column = outputs.unique(return_inverse=True)
+        cells = CellGrid(row, column, len(inputs), len(distinct))
+        level, spread = self._processes(inputs)
+        H = self.H[distinct]
+        mean, variance = cells.mix(level.T, H), cells.mix(spread.T, H.square())
+        seen = self.model.basis.seen[outputs]
+        mean, variance = torch.where(seen, mean, 0.0), torch.where(seen, variance, self.unseen_variance)
+        return mean.unsqueeze(0), variance.clamp(min=_MIN_VARIANCE).unsqueeze(0)
+
+    def _processes(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
+        """Moments of z + ξ: at inputs of the table, what was observed there tells about ξ too."""
+        mean, variance = self.conditional(x)
+        place, known = find_rows(self.model.x, x)
+        located, r = self.model.site_mean[place].T, self.model.site_noise[place].T
+        D = self.D.unsqueeze(-1)
+        # p(ξ | z, ẑ): mean D (ẑ − z) / (D + r), variance D r / (D + r)
+        share = D / (D + r)
+        informed = mean + share * (located - mean), variance * (1.0 - share).square() + share * r
+        return torch.where(known, informed[0], mean), torch.where(known, informed[1], variance + D)
