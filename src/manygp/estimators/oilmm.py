@@ -57,7 +57,7 @@ class OILMM(TrainedEstimator):
     Parameters
     ----------
     num_latents
-        Latent processes, at most as many as outputs; "auto" chooses them by held-out cells.
+        Latent processes, of which no more are used than there are outputs; "auto" chooses them by held-out cells.
     num_inducing
         Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable.
     kernel
@@ -190,9 +190,11 @@ class OILMM(TrainedEstimator):
         if outputs == "completed":
             raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
         scaling = Scaling.fit(table, inputs=False, outputs=outputs)
+        self._check_inducing(table)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
-        L = min(_PAPER["num_latents"], table.num_outputs) if self.num_latents == "auto" else self.num_latents
-        model = self._restore(self._check_sizes(table, L, m))
+        L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
+        L = min(L, table.num_outputs)
+        model = self._restore(self._describe(table, L, m))
         assert isinstance(model.processes, InducingBatch)
         nn.init.normal_(model.processes.Z)
         noise = torch.tensor(_PAPER_NOISE_STD**2)
@@ -206,10 +208,13 @@ class OILMM(TrainedEstimator):
     def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
         p, L = table.num_outputs, self.num_latents
+        self._check_inducing(table)
         if L == "auto":
             # The mean over outputs is a process of its own.
-            L = min(p, 1 + choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)) if p > 1 else 1
-        rank = max(1, min(int(L) - 1, table.num_inputs, p))
+            L = 1 + choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
+        # No more columns can be orthogonal.
+        L = min(int(L), p)
+        rank = max(1, min(L - 1, table.num_inputs))
         kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
             self.standardize,  # type: ignore[arg-type]
             (str(self.standardize),),
@@ -219,12 +224,12 @@ class OILMM(TrainedEstimator):
         found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
         m: Any = self.num_inducing
         if m == "auto":
-            is_affordable = int(L) * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
+            is_affordable = L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
             m = None if is_affordable else choose_num_points(table, choice.scaling, found)
         logger.info("num_latents=%d, num_inducing=%s", L, m)
-        model = self._restore(self._check_sizes(table, L, m))
+        model = self._restore(self._describe(table, L, m))
         start_orthogonal(model, table, choice.scaling, found, factors, rng)
-        enough = table.num_observed >= _CELLS_PER_WEIGHT * p * int(L)
+        enough = table.num_observed >= _CELLS_PER_WEIGHT * p * L
         learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
         model.basis.weight.requires_grad_(learn)
         if not learn and np.isfinite(choice.held_out_error):
@@ -233,16 +238,13 @@ class OILMM(TrainedEstimator):
             model.likelihood.requires_grad_(False)
         return model, choice.scaling
 
-    def _check_sizes(self, table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
-        if num_latents > table.num_outputs:
-            raise SettingError(
-                f"num_latents={num_latents} exceeds the {table.num_outputs} outputs, and no more columns can be "
-                "orthogonal: use fewer or 'auto'."
-            )
-        if num_inducing is not None and num_inducing > table.num_inputs:
-            raise SettingError(
-                f"num_inducing={num_inducing} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None."
-            )
+    def _check_inducing(self, table: Table) -> None:
+        m = self.num_inducing
+        if not isinstance(m, str) and m is not None and m > table.num_inputs:
+            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None.")
+
+    @staticmethod
+    def _describe(table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
         return {
             "num_features": table.num_features,
             "num_outputs": table.num_outputs,
