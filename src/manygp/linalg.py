@@ -12,6 +12,7 @@ from manygp.errors import NumericalError
 
 __all__ = [
     "add_jitter",
+    "conjugate_gradients",
     "gaussian_kl",
     "gram",
     "lower_product",
@@ -202,3 +203,50 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         known = [g * part.sum_to_size(shape) for part, shape in zip(ctx.saved_tensors, ctx.shapes, strict=True)]
         return g, None, *known, *([None] * len(known))
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    precondition: Callable[[Tensor], Tensor],
+    right: Float[Tensor, "..."],
+    iterations: int,
+    num_batch_dims: int = 0,
+    tolerance: float = 1e-10,
+) -> Float[Tensor, "..."]:
+    """x with H x ≈ right, for a positive definite H known by its products with tensors.
+
+    Parameters
+    ----------
+    product
+        x ↦ H x.
+    precondition
+        x ↦ Λ⁻¹ x; one iteration is exact where H is Λ.
+    right
+        The right-hand side, in the shape that `product` takes.
+    iterations
+        Most iterations.
+    num_batch_dims
+        Leading dimensions of `right` that count systems of their own.
+    tolerance
+        Share of the squared residual, in the norm of Λ⁻¹, at which all systems count as solved.
+    """
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        sums = (a * b).flatten(num_batch_dims).sum(-1)
+        return sums.view(*sums.shape, *[1] * (right.dim() - num_batch_dims))
+
+    x, residual = torch.zeros_like(right), right.clone()
+    direction = precondition(residual)
+    size = inner(residual, direction)
+    goal = tolerance * size
+    for _ in range(iterations):
+        if not bool((size > goal).any()):
+            break
+        Hd = product(direction)
+        # A system that is solved stays where it is.
+        length = torch.where(size > goal, size / inner(direction, Hd), 0.0)
+        x, residual = x + length * direction, residual - length * Hd
+        z = precondition(residual)
+        size, previous = inner(residual, z), size
+        direction = z + torch.where(previous > goal, size / previous, 0.0) * direction
+    return x

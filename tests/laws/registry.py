@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
-from manygp.estimators import GSLVMOGP, LVMOGP, OILMM, SVLMC, TLVMOGP, Estimator, IndGP
+from manygp.estimators import GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, Estimator, IndGP
 from manygp.kernels import make_kernel
 from manygp.likelihoods import (
     Bernoulli,
@@ -152,4 +152,9 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
     ),
     "oilmm, paper preset": (OILMM, {"preset": "paper", "num_latents": 2, "num_inducing": 5, "epochs": 3, **_QUIET}),
     "sv-lmc, paper preset": (SVLMC, {"preset": "paper", "num_latents": 2, "num_inducing": 5, "epochs": 3, **_QUIET}),
+    "sgprn": (SGPRN, {"num_latents": 2, "epochs": 3, "standardize": "output", "num_samples": 5, **_QUIET}),
+    "sgprn, paper preset, matern": (
+        SGPRN,
+        {"preset": "paper", "num_latents": 2, "epochs": 3, "weight_kernel": "matern32", **_QUIET},
+    ),
 }

@@ -7,6 +7,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from manygp.errors import NumericalError
 from manygp.linalg import (
     add_jitter,
+    conjugate_gradients,
     gaussian_kl,
     gram,
     lower_product,
@@ -128,3 +129,30 @@ def test_known_gradients_are_handed_on(rng):
     by_x, by_y = torch.autograd.grad(2.0 * value, (x, y))
     assert_close(by_x, 2.0 * known[0])
     assert_close(by_y, 2.0 * known[1].sum())
+
+
+def test_conjugate_gradients_solve(rng):
+    H, right = worlds.positive_definite(rng, 6), worlds.normal(rng, 2, 3)
+    blocks = torch.stack([H[:3, :3], H[3:, 3:]])
+
+    def precondition(x):
+        return torch.linalg.solve(blocks, x)
+
+    def product(matrix):
+        return lambda x: (matrix @ x.flatten()).view(2, 3)
+
+    found = conjugate_gradients(product(H), precondition, right, 20)
+    assert_close(found.flatten(), torch.linalg.solve(H, right.flatten()))
+    uncoupled = torch.block_diag(*blocks)
+    once = conjugate_gradients(product(uncoupled), precondition, right, 1)
+    assert_close(once.flatten(), torch.linalg.solve(uncoupled, right.flatten()))
+    assert not conjugate_gradients(product(H), precondition, 0.0 * right, 5).any()
+
+
+def test_conjugate_gradients_solve_many_systems_at_once(rng):
+    """Each with a length of its own; one that is solved does not disturb the others."""
+    H = torch.stack([worlds.positive_definite(rng, 5) for _ in range(4)])
+    right = worlds.normal(rng, 4, 5)
+    right[2] = 0.0
+    found = conjugate_gradients(lambda x: (H @ x.unsqueeze(-1)).squeeze(-1), torch.clone, right, 30, num_batch_dims=1)
+    assert_close(found, torch.linalg.solve(H, right))

@@ -13,16 +13,18 @@ from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
 from manygp.estimators.indgp import IndGP
 from manygp.estimators.oilmm import OILMM
 from manygp.estimators.persistence import load_estimator
+from manygp.estimators.sgprn import SGPRN
 from manygp.estimators.svlmc import SVLMC
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "OILMM", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
+__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "OILMM", "SGPRN", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "tlvmogp": TLVMOGP,
     "ind-gp": IndGP,
     "lvmogp": LVMOGP,
     "gs-lvmogp": GSLVMOGP,
+    "sgprn": SGPRN,
     "sv-lmc": SVLMC,
     "oilmm": OILMM,
 }

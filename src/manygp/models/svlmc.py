@@ -1,7 +1,7 @@
 """SV-LMC: outputs as linear mixtures of a few sparse GPs."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import gaussian_kl
+from manygp.linalg import conjugate_gradients, gaussian_kl
 from manygp.models.layout import CellGrid, distinct_inputs
 from manygp.variational import (
     CellBatch,
@@ -186,7 +186,12 @@ class LinearMixingModel(nn.Module):
             return (1.0 - rate) * (before @ step.unsqueeze(-1)).squeeze(-1) + rate * joint
 
         # Small steps hardly feel the coupling.
-        step = conjugate_gradients(curvature, factor, gradient, math.ceil(_MAX_ITERATIONS * rate))
+        step = conjugate_gradients(
+            curvature,
+            lambda right: torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1),
+            gradient,
+            math.ceil(_MAX_ITERATIONS * rate),
+        )
         posterior.shift(rate * step)
 
     def _terms(self, batch: CellBatch, view: _View) -> ElboTerms:
@@ -224,33 +229,6 @@ def mixed_moments(
     # One product for both parts of the variance.
     variance = cells.mix(torch.cat([v, μ.square()], -1), torch.cat([W.square() + s, s], -1))
     return cells.mix(μ, W), variance
-
-
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor],
-    factor: Float[Tensor, "q m m"],
-    right: Float[Tensor, "q m"],
-    iterations: int,
-    tolerance: float = 1e-10,
-) -> Float[Tensor, "q m"]:
-    """x with H x ≈ right, for a positive definite H known by its products with vectors.
-
-    Preconditioned by Λ⁻¹ with Cholesky factors `factor` of the blocks of Λ; one iteration is exact where H is Λ.
-    """
-    x, residual = torch.zeros_like(right), right.clone()
-    z = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
-    direction, size = z, (residual * z).sum()
-    goal = tolerance * size
-    for _ in range(iterations):
-        if not size > goal:
-            break
-        Hd = product(direction)
-        length = size / (direction * Hd).sum()
-        x, residual = x + length * direction, residual - length * Hd
-        z = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
-        size, previous = (residual * z).sum(), size
-        direction = z + (size / previous) * direction
-    return x
 
 
 class MixingPredictor:

@@ -19,6 +19,7 @@ from manygp.variational.kernel_batch import KernelBatch
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.sites import SiteEvidence
+from manygp.variational.tensor_normal import TensorNormal
 
 __all__ = [
     "LATENT_POSTERIORS",
@@ -41,4 +42,5 @@ __all__ = [
     "PosteriorMoments",
     "Projection",
     "SiteEvidence",
+    "TensorNormal",
 ]

@@ -13,7 +13,10 @@ __all__ = ["CellBatch", "ElboTerms"]
 
 @dataclass(frozen=True)
 class CellBatch:
-    """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased."""
+    """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased.
+
+    `row` numbers the inputs of the table, for models that know them one by one.
+    """
 
     x: Float[Tensor, "b d"]
     y: Float[Tensor, " b"]
@@ -22,6 +25,7 @@ class CellBatch:
     cell_weight: float
     output_weight: Float[Tensor, " p"]
     exposure: Float[Tensor, " b"] | None = None
+    row: Int[Tensor, " b"] | None = None
 
     @classmethod
     def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
@@ -38,6 +42,7 @@ class CellBatch:
             cell_weight=batch.cell_weight,
             output_weight=move(batch.output_weight, torch.float64),
             exposure=None if batch.exposure is None else move(batch.exposure, dtype),
+            row=move(batch.row, torch.int64),
         )
 
 

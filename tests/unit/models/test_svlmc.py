@@ -21,7 +21,7 @@ from manygp.models.mixing_start import (
     weight_variance,
 )
 from manygp.models.processes import choose_num_points, greedy_points, place_points, start_processes, variance_left
-from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, conjugate_gradients, mixed_moments
+from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
 from manygp.variational import InducingBatch, KernelBatch, NaturalPosteriorBatch
 
 from ...laws import worlds
@@ -76,22 +76,6 @@ def test_moments_of_products(rng):
     second = torch.diag(s[0]) + torch.outer(W[0], W[0])
     expected = (second * (torch.diag(spread[:, 0]) + torch.outer(level[:, 0], level[:, 0]))).sum() - mean**2
     assert_close(variance, expected)
-
-
-def test_conjugate_gradients_solve(rng):
-    H = worlds.positive_definite(rng, 6)
-    right = worlds.normal(rng, 2, 3)
-    blocks = torch.stack([H[:3, :3], H[3:, 3:]])
-
-    def product(x):
-        return (H @ x.flatten()).view(2, 3)
-
-    found = conjugate_gradients(product, torch.linalg.cholesky(blocks), right, 20)
-    assert_close(found.flatten(), torch.linalg.solve(H, right.flatten()))
-    uncoupled = torch.block_diag(*blocks)
-    once = conjugate_gradients(lambda x: (uncoupled @ x.flatten()).view(2, 3), torch.linalg.cholesky(blocks), right, 1)
-    assert_close(once.flatten(), torch.linalg.solve(uncoupled, right.flatten()))
-    assert not conjugate_gradients(product, torch.linalg.cholesky(blocks), 0.0 * right, 5).any()
 
 
 def test_parameters_are_counted_as_in_the_paper():
