@@ -199,6 +199,7 @@ class RegressionNetwork(nn.Module):
         kl = self.latents.covariance_kl() + 0.5 * self.latents.mean.square().sum() + self.weights.covariance_kl()
         # KL[q(W) ‖ p(W)] has ½ |Ũ_p|² of every output, and the rest above.
         own = 0.5 * self.weights.mean.index_select(0, batch.outputs).square().sum((-2, -1))
+        own = own + self.likelihood.negative_log_prior(batch.outputs)
         return ElboTerms(batch.cell_weight * data, kl, (batch.output_weight * own).sum())
 
     # -- natural steps -------------------------------------------------------------------------------------------

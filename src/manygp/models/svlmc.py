@@ -199,7 +199,8 @@ class LinearMixingModel(nn.Module):
         mean, variance = self._marginals(batch, view, *view.projection.marginals(q))
         outputs = batch.outputs[batch.column]
         data = self.likelihood.expected_log_prob(mean, variance, batch.y.to(mean.dtype), outputs).sum()
-        return ElboTerms(batch.cell_weight * data, q.kl().sum(), (batch.output_weight * view.kl).sum())
+        own = view.kl + self.likelihood.negative_log_prior(batch.outputs)
+        return ElboTerms(batch.cell_weight * data, q.kl().sum(), (batch.output_weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output, of which a step touches only a few."""

@@ -29,7 +29,8 @@ def test_weights_that_change_over_the_inputs(rng):
     a, b = np.sin(20.0 * x), np.cos(27.0 * x)
     Y = np.column_stack([(1 - share) * a + share * b, a, b, a + b, a - b]) + 0.05 * rng.standard_normal((40, 5))
     model = SGPRN(num_latents=2, epochs=40, standardize="global", **QUIET).fit(x[:, None], Y)
-    assert np.mean((model.predict(x[:, None])[:, 0] - Y[:, 0]) ** 2) < 0.02
+    best_fixed = np.linalg.lstsq(np.column_stack([a, b]), Y[:, 0])[1][0] / 40
+    assert np.mean((model.predict(x[:, None])[:, 0] - Y[:, 0]) ** 2) < 0.25 * best_fixed
 
 
 @pytest.mark.parametrize(("shape", "found"), [("auto", (12,)), ((3, 4), (3, 4)), ([2, 2, 3], (2, 2, 3))])
