@@ -6,7 +6,8 @@ GPyTorch (its stochastic variational GP: train mode, `VariationalStrategy`, `Cho
 limit is two B x M x M products and one exponential of B x M numbers. Times are medians of interleaved repeats.
 
 `--likelihood zinb` takes counts: zero-inflated negative binomial here, negative binomial in GPyTorch, which has no
-other; our side does more.
+other; our side does more. `--model sv-lmc` times steps of that model and `--model ind-gp` a whole fit, see
+`benchmarks/rival_steps.py`.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import torch
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
+from benchmarks.rival_steps import RIVAL_MODELS, run_rival
 from manygp.kernels import make_kernel
 from manygp.likelihoods import make_likelihood
 from manygp.variational import InducingGP, NaturalPosterior
@@ -154,7 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first setting alone, fewer repeats")
     parser.add_argument("--likelihood", choices=RIVALS, default="gaussian")
+    parser.add_argument("--model", choices=("tlvmogp", *RIVAL_MODELS), default="tlvmogp")
     arguments = parser.parse_args()
+    if arguments.model != "tlvmogp":
+        found = run_rival(arguments.model, 5 if arguments.quick else 15, interleaved)
+        print(json.dumps({"benchmark": "step", "model": arguments.model, "threads": torch.get_num_threads()} | found))
+        return
     settings, repeats = SETTINGS if arguments.likelihood == "gaussian" else COUNT_SETTINGS, 25
     if arguments.quick:
         settings, repeats = settings[:1], 15
