@@ -1,5 +1,7 @@
 """The model as a module: embeddings in units, predictive components, parameters by rows."""
 
+from dataclasses import replace
+
 import torch
 
 from manygp.models import Predictor, TransformedLatentModel
@@ -68,3 +70,18 @@ def test_a_natural_step_is_followed_by_the_bound_at_the_new_q(rng):
     batch = worlds.whole_batch(worlds.random_grid(rng))
     stepped = model.natural_elbo(batch, worlds.generator(), 0.4)
     assert_close(stepped.bound, model.elbo(batch, worlds.generator()).bound)
+
+
+def test_cell_by_cell_the_bound_is_that_of_the_old_q(rng):
+    """The step and the bound share their products; the step goes towards the target of the same q."""
+    model, batch = worlds.random_model(rng, likelihood="poisson"), worlds.whole_batch(worlds.random_grid(rng))
+    batch = replace(batch, y=batch.y.abs().round())
+    outputs = batch.outputs[batch.column]
+    e = model.embed(batch.x, model.latents.rsample(batch.outputs, batch.column, worlds.generator()))
+    evidence = model.gp.evidence(e, batch.y, outputs, model.likelihood)
+    _, precision = evidence.natural_target(model.gp.posterior, batch.cell_weight)
+    before, old = model.elbo(batch, worlds.generator()).bound, model.gp.posterior.precision.clone()
+    stepped = model.natural_elbo(batch, worlds.generator(), 0.01)
+    assert_close(stepped.bound, before)
+    assert_close(model.gp.posterior.precision, 0.99 * old + 0.01 * precision)
+    assert model.elbo(batch, worlds.generator()).bound > before
