@@ -35,7 +35,12 @@ def run_tables(
     table: Annotated[
         str | None, typer.Option("--table", "-t", help="Tables, separated by commas, or all.", show_default=False)
     ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", "-d", help="A data set.", show_default=False)] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset", "-d", help="A data set; of a table, only those named, with commas.", show_default=False
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Only these models, separated by commas.", show_default=False)
     ] = None,
@@ -60,9 +65,15 @@ def run_tables(
     chosen = parse_seeds(seeds)
     only = None if model is None else [name.strip() for name in model.split(",")]
     if table is not None:
-        if dataset is not None or settings:
-            raise SettingError("--table comes with settings of its own; leave out --dataset and --set, or --table.")
-        runs = [run for run in runs_of(find_tables(table), preset, chosen) if only is None or run.model in only]
+        if settings:
+            raise SettingError(
+                "--table comes with settings of its own; leave out --set, or give --dataset and --model."
+            )
+        runs = [
+            run
+            for run in runs_of(find_tables(table), preset, chosen)
+            if (only is None or run.model in only) and (dataset is None or run.dataset in dataset.split(","))
+        ]
     elif dataset is not None and only is not None:
         runs = []
         for name in only:

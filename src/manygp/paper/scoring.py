@@ -127,7 +127,7 @@ def _fit(model: Any, problem: Problem, settings: dict[str, Any]) -> None:
     own: dict[str, Any] = {}
     if problem.has_new_outputs and settings.get("latent_prior_mean") is None:
         # Without a prior from the coordinates themselves, the model learns how latents depend on them.
-        own["output_coordinates"] = problem.coordinates
+        own["output_coordinates"] = problem.places
     model.fit(table.X, values_of(table), **own)
 
 
@@ -151,7 +151,7 @@ def _new_outputs(model: Any, problem: Problem, settings: dict[str, Any]) -> Any:
         return model.predict_new_outputs(
             problem.test.X, latent_mean=problem.new_coordinates, latent_variance=_NEW_OUTPUT_VARIANCE
         )
-    return model.predict_new_outputs(problem.test.X, output_coordinates=problem.new_coordinates)
+    return model.predict_new_outputs(problem.test.X, output_coordinates=problem.new_places)
 
 
 def _evaluate(model: Any, X: FloatArray, Y: FloatArray, is_counts: bool) -> dict[str, float]:

@@ -37,6 +37,13 @@ def test_one_model_on_one_dataset(tmp_path: Path) -> None:
     assert "1 of 1 runs have a record already" in text
 
 
+def test_a_table_can_be_run_in_part(tmp_path: Path) -> None:
+    code, text = _run("paper", "run", "--table", "all", "-d", "copernicus", "-m", "gs-lvmogp", "--out", str(tmp_path))
+    assert code == 0
+    assert "3 records" in text
+    assert {path.name.split("_")[0] for path in tmp_path.glob("*.json")} == {"copernicus"}
+
+
 def test_a_dataset_without_its_file_is_recorded_as_failed(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     command = ["paper", "run", "--dataset", "copernicus", "-m", "tlvmogp", "--seeds", "0-1", "--out", str(out)]
@@ -53,7 +60,7 @@ def test_a_dataset_without_its_file_is_recorded_as_failed(tmp_path: Path) -> Non
     [
         (["run"], "give --table, or --dataset and --model"),
         (["run", "--table", "egg"], "There is no table 'egg'"),
-        (["run", "--table", "eeg", "--dataset", "eeg"], "leave out --dataset"),
+        (["run", "--table", "eeg", "--set", "rank=2"], "leave out --set"),
         (["run", "--table", "eeg", "--preset", "slow"], "There is no preset 'slow'"),
         (["run", "--table", "eeg", "--seeds", "x"], "--seeds was given 'x'"),
         (["run", "-d", "eeg", "-m", "tlvmogp", "--set", "x=1"], "has no setting 'x'"),
