@@ -101,7 +101,7 @@ def test_settings_are_the_published_ones() -> None:
     assert settings_for("prostate", "tlvmogp", "paper")["epochs"] == 300
     assert settings_for("waves", "unknown", "paper") == {}
     (row,) = (row for row in TABLES["eeg-sn"].rows if row.label == "0.005")
-    (main,) = (row for row in TABLES["eeg"].rows if row.model == "tlvmogp")
+    (main,) = (row for row in TABLES["eeg"].rows if row.label == "T-LVMOGP")
     # The bound of that row is the published one, so with the published procedure it is the same run.
     assert row.run("paper", 0).key == main.run("paper", 0).key
 
