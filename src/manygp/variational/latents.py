@@ -117,13 +117,15 @@ class Latents(nn.Module):
         """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
 
         Cells of one output have draws of their own: the bound only needs the marginals, and the noise of its gradient
-        averages out over the cells.
+        averages out over the cells. They come in pairs ±ε, whose first-order noise cancels.
         """
         # index_select, because the backward of plain indexing is many times slower.
         m = self.means(outputs).index_select(0, column)
         if self.posterior == "point":
             return m
-        noise = torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator)
+        half = torch.randn((len(m) + 1) // 2, self.dim, dtype=m.dtype, device=m.device, generator=generator)
+        pairs = torch.stack([half, -half], 1).flatten(0, 1)[: len(m)]
+        noise = torch.empty_like(pairs).index_copy_(0, column.argsort(stable=True), pairs)
         L = self.factor(outputs).flatten(1).index_select(0, column).view(-1, self.dim, self.dim)
         return m + (L * noise.unsqueeze(-2)).sum(-1)
 
