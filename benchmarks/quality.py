@@ -55,7 +55,7 @@ def run(case: str, seeds: int) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started)
         scores.append(model.evaluate(problem.test.X, values_of(problem.test)))
     published, steps = PUBLISHED[name]
-    step = interleaved({"gpytorch": gpytorch_step(2_700, 200, 4, torch.float64)}, 20)["gpytorch"]
+    step = interleaved({"gpytorch": gpytorch_step(2_700, 200, 4, torch.float64, "gaussian")}, 20)["gpytorch"]
     return {
         "mean": {key: round(float(np.mean([s[key] for s in scores])), 5) for key in scores[0]},
         "sd": {key: round(float(np.std([s[key] for s in scores])), 5) for key in ("mse", "nll")},
