@@ -74,7 +74,7 @@ def draw_figures(folder: Path, preset: str = "fast") -> tuple[list[Path], list[s
             for name, figure in (figures | _spaces(dataset, saved)).items():
                 drawn.append(folder / "figures" / f"{table}-{dataset}-{name}.png")
                 drawn[-1].parent.mkdir(parents=True, exist_ok=True)
-                figure.savefig(drawn[-1], dpi=100)
+                figure.savefig(drawn[-1], dpi=80)
     return drawn, missing
 
 
