@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["Schedule"]
 
-# Two windows of this many steps are compared to see whether the bound still rises.
-_WINDOW_STEPS = 40
+# Two windows are compared to see whether the bound still rises: of so many steps, and such a share of the longest run.
+_WINDOW_STEPS, _WINDOW_SHARE = 40, 0.05
 _WARMUP_STEPS = 20
 _FINAL_SHARE = 0.02
 
@@ -74,7 +74,7 @@ class Schedule:
             self.end = max(done + 1, min(self.max_epochs, math.ceil(done / (1.0 - self.decay_share))))
 
     def _flat(self) -> bool:
-        window = max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch))
+        window = max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * self.max_epochs))
         if len(self.bounds) < 3 * window:
             return False
         recent = sum(self.bounds[-window:]) / window
