@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from manygp.kernels import _Gram, cross_covariance, cross_gram, kernel_diagonal
 from manygp.linalg import symmetrize, triangular_inverse
 from manygp.variational import PosteriorMoments, SiteEvidence
-from manygp.variational.evidence import _Misfit
+from manygp.variational.evidence import _Misfit, leftover
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
@@ -184,3 +184,20 @@ def test_coincident_points_do_not_disturb_gradients(rng, name):
         gradients.append(torch.autograd.grad((weights * covariance(z)).sum(), [z, *kernel.parameters()]))
     for ours, exact in zip(*gradients, strict=True):
         assert_close(ours, exact)
+
+
+def test_leftover_variance(rng):
+    """_Explained: L⁻¹ is held constant in the statistic and its dependence on Kuu written out."""
+    (K,), root = leaves(rng, (7, 4)), worlds.positive_definite(rng, 4).requires_grad_()
+    diagonal = torch.full((7,), 30.0, dtype=torch.float64)
+
+    def leave(K, A):
+        Kuu = symmetrize(A)
+        with torch.no_grad():
+            Linv = triangular_inverse(torch.linalg.cholesky(Kuu))
+        return leftover(K, diagonal, Kuu, Linv)
+
+    expected = diagonal - (K @ torch.linalg.inv(root) * K).sum(-1)
+    assert (expected > 0).all()
+    assert_close(leave(K, root), expected)
+    assert gradcheck(leave, (K, root))

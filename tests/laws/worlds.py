@@ -70,13 +70,17 @@ def random_model(
     posterior="natural",
     given_prior=False,
     relative=False,
+    bound="standard",
 ):
     """A T-LVMOGP with every parameter at random."""
     dim = features + latent_dim
     network = random_embedding(embedding, dim, rng)
     e = embedding_dim(network, dim)
     gp = InducingGP(
-        random_kernel(kernel, e, rng), normal(rng, num_inducing, e), random_posterior(posterior, num_inducing, rng)
+        random_kernel(kernel, e, rng),
+        normal(rng, num_inducing, e),
+        random_posterior(posterior, num_inducing, rng),
+        bound=bound,
     )
     prior_mean = normal(rng, num_outputs, latent_dim) if given_prior else None
     variance = 1.7 if given_prior else 1.0

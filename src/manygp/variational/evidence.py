@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
-from manygp.linalg import lower_product, safe_cholesky, triangular_inverse, unwhitened
+from manygp.linalg import lower_product, projected, safe_cholesky, symmetrize, triangular_inverse, unwhitened
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "projection_matrices"]
+__all__ = ["Evidence", "GaussianEvidence", "leftover", "projection_matrices"]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
@@ -54,7 +54,8 @@ class GaussianEvidence(Evidence):
     """Gaussian noise: three statistics of the batch say everything.
 
     With A = L⁻¹ Kᵀ and Kuu = L Lᵀ they are AAᵀ, Ay and yᵀy, and beside them Σᵢ k(eᵢ, eᵢ). Where cell i has the noise
-    σ² exp(δᵢ), its row of K and its y are multiplied by wᵢ = exp(−δᵢ/2) first, and Σᵢ δᵢ is a statistic too.
+    σ² exp(δᵢ), its row of K and its y are multiplied by wᵢ = exp(−δᵢ/2) first, and Σᵢ δᵢ is a statistic too. The
+    tight bound adds a correction that q(v) does not enter, so that natural steps are the same.
     """
 
     AA: Float[Tensor, "m m"]
@@ -66,6 +67,7 @@ class GaussianEvidence(Evidence):
     Linv: Float[Tensor, "m m"]
     count: int
     deviation_sum: Float[Tensor, ""] | float = 0.0
+    correction: Float[Tensor, ""] | float = 0.0
 
     @classmethod
     def from_batch(
@@ -77,12 +79,14 @@ class GaussianEvidence(Evidence):
         noise: Float[Tensor, ""],
         jitter: float,
         deviation: Float[Tensor, " b"] | None = None,
+        tight: bool = False,
     ) -> "GaussianEvidence":
-        """Statistics of cells with embeddings e, values y and log noise log σ² + δ.
+        """Statistics of cells with embeddings e, values y and log noise log σ² + δ, for the standard or tight bound.
 
         Covariances are in the dtype of e, the rest in that of Z.
         """
         diagonal, log_weight = kernel_diagonal(kernel, e), None
+        own = diagonal.to(Z.dtype)
         if deviation is not None:
             log_weight = -0.5 * deviation.to(e.dtype)
             weight = log_weight.exp()
@@ -94,13 +98,19 @@ class GaussianEvidence(Evidence):
             error = torch.finfo(Z.dtype).eps * diagonal_sum / (max(jitter, 1e-12) * noise)
         AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING), log_weight)
         yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
-        return cls(AA, Ay, yy, diagonal_sum, noise, Kuu, Linv, y.shape[0], deviation_sum)
+        correction: Tensor | float = 0.0
+        if tight:
+            d = leftover(cross_covariance(kernel, e, Z.to(e.dtype)).to(Z.dtype), own, Kuu, Linv)
+            # Δ = ½ Σᵢ dᵢ/σᵢ² − log(1 + dᵢ/σᵢ²)
+            ratio = d / (noise if deviation is None else noise * deviation.exp())
+            correction = 0.5 * (ratio - ratio.log1p()).sum()
+        return cls(AA, Ay, yy, diagonal_sum, noise, Kuu, Linv, y.shape[0], deviation_sum, correction)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         misfit = _Misfit.apply(self.AA, self.Ay, self.Kuu, q.mean, q.covariance, self.Linv)
         misfit = misfit + self.yy + self.diagonal_sum
         log_noise = self.count * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
-        return -0.5 * (log_noise + misfit / self.noise)
+        return self.correction - 0.5 * (log_noise + misfit / self.noise)
 
     @torch.no_grad()
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
@@ -109,10 +119,36 @@ class GaussianEvidence(Evidence):
         return w * self.Ay, (w * self.AA).diagonal_scatter(w * self.AA.diagonal() + 1.0)
 
 
-def projection_matrices(Linv: Float[Tensor, "m m"], q: PosteriorMoments) -> tuple[Tensor, Tensor]:
-    """α = L⁻ᵀ m and C = L⁻ᵀ (I − S) L⁻¹, all that a marginal of f needs of q(v)."""
+def projection_matrices(
+    Linv: Float[Tensor, "m m"], q: PosteriorMoments, shrinkage: Float[Tensor, ""] | float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """α = L⁻ᵀ m and C = L⁻ᵀ (ω I − S) L⁻¹, ω = 1 but for the tight bound: all that a marginal of f needs of q(v)."""
     eye = torch.eye(Linv.shape[-1], dtype=Linv.dtype, device=Linv.device)
-    return Linv.T @ q.mean, unwhitened(Linv, eye - q.covariance)
+    return Linv.T @ q.mean, unwhitened(Linv, shrinkage * eye - q.covariance)
+
+
+def leftover(
+    K: Float[Tensor, "b m"], diagonal: Float[Tensor, " b"], Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"]
+) -> Float[Tensor, " b"]:
+    """dᵢ = kᵢᵢ − kᵢᵀ Kuu⁻¹ kᵢ: the variance of fᵢ that u leaves open; L⁻¹ is that of Kuu and counts as a constant."""
+    return (diagonal - _Explained.apply(K, Kuu, Linv)).clamp(min=0.0)
+
+
+class _Explained(torch.autograd.Function):
+    """kᵢᵀ Kuu⁻¹ kᵢ for every row of K, as sums of squares of K L⁻ᵀ."""
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, Kuu: Tensor, Linv: Tensor) -> Tensor:
+        A = projected(K, Linv)
+        ctx.save_for_backward(A, Linv)
+        return A.square().sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+        A, Linv = ctx.saved_tensors
+        # ∂/∂K = 2 g K Kuu⁻¹,  ∂/∂Kuu = −Kuu⁻¹ Kᵀ diag(g) K Kuu⁻¹
+        gA = g.unsqueeze(-1) * A
+        return 2.0 * gA @ Linv, -unwhitened(Linv, symmetrize(gA.T @ A)), None
 
 
 class _Misfit(torch.autograd.Function):

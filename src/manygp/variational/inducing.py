@@ -37,10 +37,22 @@ class InducingGP(nn.Module):
         How q(v) is stored.
     jitter
         Relative jitter of Kuu.
+    bound
+        "standard" takes q(f | u) = p(f | u). "tight" lets its variances shrink, each as is best for Gaussian noise;
+        for other likelihoods all by one factor ω, which is learned and starts at 1.
     """
 
-    def __init__(self, kernel: Kernel, Z: Float[Tensor, "m e"], posterior: Posterior, jitter: float = 1e-9):
+    def __init__(
+        self,
+        kernel: Kernel,
+        Z: Float[Tensor, "m e"],
+        posterior: Posterior,
+        jitter: float = 1e-9,
+        bound: str = "standard",
+    ):
         super().__init__()
+        self.is_tight = bound == "tight"
+        self.log_shrinkage = nn.Parameter(torch.zeros((), dtype=torch.float64)) if self.is_tight else None
         self.kernel = kernel
         self.Z = nn.Parameter(Z.double().clone())
         self.posterior = posterior
@@ -63,8 +75,9 @@ class InducingGP(nn.Module):
         assert level is None or not likelihood.is_affine
         if isinstance(likelihood, Gaussian):
             noise, deviation = likelihood.split_noise(outputs)
-            return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, noise, self.jitter, deviation)
-        return SiteEvidence.from_batch(self.kernel, e, self.Z, y, outputs, likelihood, self.jitter, exposure, level)
+            return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, noise, self.jitter, deviation, self.is_tight)
+        ω = None if self.log_shrinkage is None else self.log_shrinkage.exp()
+        return SiteEvidence.from_batch(self.kernel, e, self.Z, y, outputs, likelihood, self.jitter, exposure, level, ω)
 
     def natural_step(
         self, evidence: Evidence, weight: float, rate: float
@@ -115,3 +128,7 @@ class Conditional:
             if len(self.lost):
                 variance[rows] += squared_norms(K, self.lost)
         return mean, variance.clamp_(min=MIN_VARIANCE)
+
+    def mean(self, e: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
+        """Means alone, which may be differentiated."""
+        return cross_covariance(self.kernel, e, self.Z.to(e.dtype)).to(self.alpha.dtype) @ self.alpha

@@ -60,7 +60,9 @@ class _Sites:
 class SiteEvidence(Evidence):
     """Any likelihood, cell by cell, through the marginals N(μᵢ, vᵢ) of fᵢ.
 
-    The likelihood sees level + f where there are levels. C may be ill-conditioned, so all sums have the dtype of Kuu.
+    The likelihood sees level + f where there are levels. The tight bound lets q(f | u) have ω times the covariance of
+    p(f | u), at a cost of ½ (ω − 1 − log ω) for each cell; `diagonal` holds ω kᵢᵢ then. C may be ill-conditioned, so
+    all sums have the dtype of Kuu.
     """
 
     K: CovarianceRows
@@ -72,6 +74,7 @@ class SiteEvidence(Evidence):
     likelihood: Likelihood
     exposure: Float[Tensor, " b"] | None = None
     level: Float[Tensor, " b"] | None = None
+    shrinkage: Float[Tensor, ""] | None = None
 
     @classmethod
     def from_batch(
@@ -85,13 +88,15 @@ class SiteEvidence(Evidence):
         jitter: float,
         exposure: Float[Tensor, " b"] | None = None,
         level: Float[Tensor, " b"] | None = None,
+        shrinkage: Float[Tensor, ""] | None = None,
     ) -> "SiteEvidence":
         """Evidence of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
         Kuu, diagonal = cross_covariance(kernel, Z, Z), kernel_diagonal(kernel, e).to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
         K = CovarianceRows(kernel, e, Z.to(e.dtype))
-        return cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level)
+        diagonal = diagonal if shrinkage is None else shrinkage * diagonal
+        return cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         return self._sites(q).total
@@ -111,7 +116,8 @@ class SiteEvidence(Evidence):
     def _sites(self, q: PosteriorMoments) -> _Sites:
         m = len(self.Kuu)
         with torch.no_grad():
-            alpha, C = projection_matrices(self.Linv, q)
+            ω = 1.0 if self.shrinkage is None else self.shrinkage.detach()
+            alpha, C = projection_matrices(self.Linv, q, ω)
             μ, v, slope, curvature = self.Linv.new_empty(4, len(self.y))
             information, convex, s = self.Linv.new_zeros(m, m), self.Linv.new_zeros(m, m), self.Linv.new_zeros(m)
             pull, diagonal = torch.zeros_like(s), self.diagonal.detach()
@@ -121,7 +127,7 @@ class SiteEvidence(Evidence):
             nonlocal is_convex
             K = K.to(C.dtype)
             KC = K @ C
-            # μᵢ = kᵢᵀ α and vᵢ = kᵢᵢ − kᵢᵀ C kᵢ
+            # μᵢ = kᵢᵀ α and vᵢ = ω kᵢᵢ − kᵢᵀ C kᵢ
             torch.mv(K, alpha, out=μ[rows])
             v[rows] = (diagonal[rows] - (KC * K).sum(-1)).clamp_(min=MIN_VARIANCE)
             with torch.enable_grad():
@@ -145,12 +151,18 @@ class SiteEvidence(Evidence):
             W = -0.5 * information
             if is_convex:
                 W += whitened(self.Linv, convex)
-            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W)
+            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, ω)
         inputs = [*self.K.inputs, self.diagonal, self.Kuu, q.mean, q.covariance]
         gradients = [*by_K, curvature, by_Kuu, a, W]
         if self.level is not None:
             inputs, gradients = [*inputs, self.level], [*gradients, slope]
+        if self.shrinkage is not None:
+            # ∂/∂ω Σ cᵢ vᵢ beyond that through ω kᵢᵢ: −Σ cᵢ kᵢᵀ Kuu⁻¹ kᵢ
+            inputs, gradients = [*inputs, self.shrinkage], [*gradients, -W.trace()]
         total = with_gradients(torch.stack(totals).sum(), inputs, gradients)
+        if self.shrinkage is not None:
+            # −KL[q(f | u) ‖ p(f | u)] = ½ Σᵢ 1 + log ω − ω
+            total = total + 0.5 * len(self.y) * (1.0 + self.shrinkage.log() - self.shrinkage)
         return _Sites(μ, v, slope, curvature, total, information, self.Linv @ pull + a)
 
     def _cells(self, rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,14 +233,18 @@ def _precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
 
 
 def _gradient_of_Kuu(
-    Linv: Float[Tensor, "m m"], q: PosteriorMoments, a: Float[Tensor, " m"], W: Float[Tensor, "m m"]
+    Linv: Float[Tensor, "m m"],
+    q: PosteriorMoments,
+    a: Float[Tensor, " m"],
+    W: Float[Tensor, "m m"],
+    shrinkage: Float[Tensor, ""] | float,
 ) -> Float[Tensor, "m m"]:
-    """∂/∂Kuu of Σ sᵢ μᵢ + cᵢ vᵢ = mᵀ a + tr(R W) + const, R = S − I, where a and W depend on Kuu through L.
+    """∂/∂Kuu of Σ sᵢ μᵢ + cᵢ vᵢ = mᵀ a + tr(R W) + const, R = S − ω I, where a and W depend on Kuu through L.
 
     As in `evidence._Misfit`, through L in closed form.
     """
     R = q.covariance.clone()
-    R.diagonal().sub_(1.0)
+    R.diagonal().sub_(shrinkage)
     # ∂/∂L = −L⁻ᵀ (m aᵀ + 2 R W), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
     lower = torch.addr(lower_product(R, W), q.mean, a, beta=-1.0, alpha=-0.5).tril_()
     lower.diagonal().mul_(0.5)
