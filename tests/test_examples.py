@@ -11,6 +11,7 @@ PROMISES = {
     "cells": lambda names: names["dist"].shape == (2,),
     "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
+    "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,
     "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},
 }

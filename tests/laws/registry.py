@@ -109,7 +109,15 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 # -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
 
-AUTOGRAD_FUNCTIONS = ("_Stationary", "_StationaryGram", "_Gram", "_Misfit", "_WithGradients", "_LogEvidence")
+AUTOGRAD_FUNCTIONS = (
+    "_Stationary",
+    "_StationaryGram",
+    "_Gram",
+    "_Misfit",
+    "_Explained",
+    "_WithGradients",
+    "_LogEvidence",
+)
 
 # -- estimators: a class and settings under which it fits a small table in a moment ------------------------------------
 
@@ -123,6 +131,7 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
         TLVMOGP,
         _TINY | {"standardize": "output", "latent_posterior": "diagonal", "kernel": "matern32", "embedding": "mlp"},
     ),
+    "tlvmogp, tight bound": (TLVMOGP, _TINY | {"standardize": "output", "bound": "tight"}),
     "tlvmogp, point latents, raw data": (
         TLVMOGP,
         _TINY | {"standardize": False, "latent_posterior": "point", "embedding": "identity", "num_samples": 1},

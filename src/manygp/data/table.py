@@ -10,13 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from manygp.errors import DataError
+
+if TYPE_CHECKING:
+    from manygp.data.coordinates import Coordinates
 
 __all__ = ["BoolArray", "Cells", "FloatArray", "Grid", "IntArray", "PlaceArray", "Table"]
 
@@ -49,6 +52,8 @@ class Table(ABC):
 
     #: What the means of counts are multiplied by at every input, shape (n,); None where there is no such thing.
     exposure: FloatArray | None = None
+    #: Where outputs are, for models that know what to make of it.
+    coordinates: Coordinates | None = None
 
     def __init__(
         self,
@@ -311,7 +316,9 @@ class Cells(Table):
             or len(np.unique(place)) < len(place)
         ):
             return self
-        return self.to_grid()
+        grid = self.to_grid()
+        grid.coordinates = self.coordinates
+        return grid
 
     def to_grid(self) -> Grid:
         """Return the same observations as a grid over the distinct inputs.

@@ -86,6 +86,7 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
         layer: str | None = None,
+        output_coordinates: Any = None,
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -107,13 +108,26 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
         layer
             Layer of an AnnData that holds the observations; its `X` by default.
+        output_coordinates
+            For `TLVMOGP`: where the outputs are, so that latent vectors of neighbours are alike and new outputs can be
+            predicted from their place alone. A row of numbers for each output in order, shape (p, c), or a data frame
+            by output name; "names" if the names of the outputs are their coordinates. Any numbers will do: latitude
+            and longitude (see `coordinate_system`), altitude, embeddings of genes.
         """
         table = as_table(X, Y, mask, output_names, layer)
-        self._fit(table, exposure)
+        self._fit(table, exposure, output_coordinates)
         self._flat_ = (Y.ndim if hasattr(Y, "ndim") else np.asarray(Y).ndim) == 1
         return self
 
-    def fit_cells(self, x: Any, outputs: Any, y: Any, *, output_names: Sequence[Hashable] | None = None) -> Self:
+    def fit_cells(
+        self,
+        x: Any,
+        outputs: Any,
+        y: Any,
+        *,
+        output_names: Sequence[Hashable] | None = None,
+        output_coordinates: Any = None,
+    ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
         Parameters
@@ -126,16 +140,20 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             Value of each cell, shape (c,).
         output_names
             Names of all outputs in order; by default those that occur.
+        output_coordinates
+            As in `fit`.
         """
-        self._fit(cells_table(x, outputs, y, output_names))
+        self._fit(cells_table(x, outputs, y, output_names), None, output_coordinates)
         self._flat_ = False
         return self
 
-    def _fit(self, table: Table, exposure: Any = None) -> None:
+    def _fit(self, table: Table, exposure: Any = None, output_coordinates: Any = None) -> None:
         if exposure is not None:
             if not self._knows_exposure:
                 raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
             table.exposure = as_exposure(exposure, table)
+        if output_coordinates is not None:
+            self._place(table, output_coordinates)
         _warn_of_gaps(table)
         self._fit_table(table)
         if table.exposure is not None:
@@ -148,6 +166,10 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+
+    def _place(self, table: Table, output_coordinates: Any) -> None:
+        """Say in the table where its outputs are."""
+        raise SettingError(f"{type(self).__name__} takes no output_coordinates: leave them out, or use TLVMOGP.")
 
     # -- predicting ----------------------------------------------------------------------------------------------
 

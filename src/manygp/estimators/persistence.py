@@ -10,6 +10,7 @@ from typing import Any
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -168,6 +169,10 @@ def _encode(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
         return None
     if isinstance(value, torch.dtype | torch.device):
         return str(value).removeprefix("torch.")
+    if isinstance(value, pd.DataFrame):
+        tensors[f"setting.{key}"] = torch.as_tensor(np.array(value, dtype=np.float64))
+        labels = {axis: [_encode_name(name) for name in getattr(value, axis)] for axis in ("index", "columns")}
+        return {"frame": f"setting.{key}", **labels}
     tensors[f"setting.{key}"] = torch.as_tensor(np.asarray(value, dtype=np.float64)).clone()
     return {"tensor": f"setting.{key}"}
 
@@ -177,6 +182,9 @@ def _decode(key: str, value: Any, tensors: dict[str, Tensor], modules: dict[str,
         return value
     if "tensor" in value:
         return tensors[value["tensor"]].numpy()
+    if "frame" in value:
+        index, columns = ([_decode_name(name) for name in value[axis]] for axis in ("index", "columns"))
+        return pd.DataFrame(tensors[value["frame"]].numpy(), pd.Index(index, tupleize_cols=False), columns)
     if "float" in value:
         return float(value["float"])
     if key not in modules:

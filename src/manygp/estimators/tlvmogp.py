@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from manygp.data import Grid, Scaling, Table
+from manygp.data.coordinates import COORDINATE_SYSTEMS, CoordinateMap
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
+from manygp.estimators.new_outputs import LatentVariableEstimator
+from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.settings import check_choice, check_positive, check_size
-from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
 from manygp.likelihoods import (
     LIKELIHOODS,
@@ -35,6 +37,7 @@ from manygp.models import (
     start_from_data,
     start_from_prior,
 )
+from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support, guess_table, start_likelihood, start_posterior
 from manygp.models.inducing import sample_places
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
@@ -43,7 +46,7 @@ __all__ = ["TLVMOGP"]
 
 logger = logging.getLogger("manygp")
 
-BOUNDS = ("standard",)
+BOUNDS = ("standard", "tight")
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
@@ -52,7 +55,7 @@ _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 _GUESS_TOLERANCE = 2e-3
 
 
-class TLVMOGP(TrainedEstimator):
+class TLVMOGP(LatentVariableEstimator):
     """Transformed latent variable multi-output GP: many correlated outputs, gaps anywhere, calibrated predictions.
 
     Every output has a latent vector; inputs and latent vectors are mapped through a network into an embedding space,
@@ -75,11 +78,17 @@ class TLVMOGP(TrainedEstimator):
         "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the values), a
         likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
     bound
-        "standard".
+        "standard", or "tight": closer to the evidence by a closed form for Gaussian noise, at about twice the cost of a
+        step, and by one more learned number for other likelihoods.
     latent_posterior
         "full", "diagonal" or "point".
     latent_prior_mean, latent_prior_variance
-        Prior of the latent vectors: means (p, latent_dim), zero if None, and one variance.
+        Prior of the latent vectors. Means: None for zero, a table with a row for each output, such as coordinates in
+        any units, an array or a data frame by output name, or "pca" for principal components of the outputs; they are
+        standardised, and one variance is for the standardised ones.
+    coordinate_system
+        What `output_coordinates` in `fit` are: "flat", or "sphere" if the first two are latitude and longitude in
+        degrees; "auto" takes columns of a data frame called lat and lon for these.
     epochs
         Passes over the data; "auto" runs until the bound stops rising.
     batch_inputs, batch_outputs
@@ -143,6 +152,7 @@ class TLVMOGP(TrainedEstimator):
         latent_posterior: str = "full",
         latent_prior_mean: Any = None,
         latent_prior_variance: float = 1.0,
+        coordinate_system: str = "auto",
         epochs: int | str = "auto",
         batch_inputs: int | str | None = "auto",
         batch_outputs: int | str | None = "auto",
@@ -168,6 +178,7 @@ class TLVMOGP(TrainedEstimator):
         self.latent_posterior = latent_posterior
         self.latent_prior_mean = latent_prior_mean
         self.latent_prior_variance = latent_prior_variance
+        self.coordinate_system = coordinate_system
         self.epochs = epochs
         self.batch_inputs = batch_inputs
         self.batch_outputs = batch_outputs
@@ -186,21 +197,6 @@ class TLVMOGP(TrainedEstimator):
     _knows_exposure = True
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
-
-    @property
-    def latent_mean_(self) -> FloatArray:
-        """Means of q(h_p), shape (p, latent_dim)."""
-        self._check_fitted()
-        return self.model_.latents.mean.detach().cpu().numpy()
-
-    @property
-    def latent_covariance_(self) -> FloatArray:
-        """Covariances of q(h_p), shape (p, latent_dim, latent_dim)."""
-        self._check_fitted()
-        latents = self.model_.latents
-        with torch.no_grad():
-            L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-            return (L @ L.mT).cpu().numpy()
 
     @property
     def likelihood_(self) -> str:
@@ -234,9 +230,14 @@ class TLVMOGP(TrainedEstimator):
                 f"observations are {likelihood.support}: leave standardize at True or False."
             )
         if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood)
+            return self._begin_at_prior(table, likelihood, rng)
         begin = self._begin_at_data if likelihood.is_affine else self._begin_at_guesses
         return begin(table, likelihood, rng)
+
+    def _knows_places(self, table: Table) -> bool:
+        """Whether outputs are told apart by coordinates of the user's own."""
+        is_given = self.latent_prior_mean is not None and not isinstance(self.latent_prior_mean, str)
+        return table.coordinates is not None or is_given
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""
@@ -265,20 +266,26 @@ class TLVMOGP(TrainedEstimator):
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
+        check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
-    def _begin_at_prior(self, table: Table, likelihood: Likelihood) -> tuple[TransformedLatentModel, Scaling]:
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
         outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
         if outputs == "completed":
             raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
         scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
-        prior_mean = self._prior_mean(table.num_outputs)
-        default = _PAPER["latent_dim"] if prior_mean is None else prior_mean.shape[1]
+        published = (
+            _PAPER["latent_dim"] if self.latent_dim == "auto" and self.latent_prior_mean == "pca" else self.latent_dim
+        )
+        prior = prior_means(self.latent_prior_mean, table, published, likelihood, rng)
+        default = _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]
         latent_dim = default if self.latent_dim == "auto" else self.latent_dim
         automatic = min(_PAPER["num_inducing"], table.num_observed)
         num_inducing = automatic if self.num_inducing == "auto" else self.num_inducing
-        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
+        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
         start_from_prior(model)
         return model, scaling
 
@@ -286,20 +293,18 @@ class TLVMOGP(TrainedEstimator):
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[TransformedLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        prior_mean = self._prior_mean(table.num_outputs)
-        latent_dim: Any = self.latent_dim
-        if latent_dim == "auto" and prior_mean is not None:
-            latent_dim = prior_mean.shape[1]
-        most = {} if latent_dim == "auto" else {"most": latent_dim}
-        rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng, **most)
-        latent_dim = latent_dim_of(rank, table) if latent_dim == "auto" else latent_dim
+        prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
+        rank, latent_dim = self._dims(table, Scaling.fit(table, outputs="global"), prior, rng)
         kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
             self.standardize,  # type: ignore[arg-type]
             (str(self.standardize),),
         )
+        if self.standardize is True and self._knows_places(table):
+            # An output that is known by its place alone has no centre and scale of its own.
+            kinds = ("global",)
         choice = choose_scaling(table, kinds, rank, rng)
         scaling = choice.scaling
-        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
+        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior is None
         factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
         found = find_lengthscales(table, scaling, factors, choice.held_out_error, rng)
         num_inducing: Any = self.num_inducing
@@ -312,7 +317,7 @@ class TLVMOGP(TrainedEstimator):
             "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s",
             *(latent_dim, num_inducing, choice.kind, _name_of(likelihood)),
         )
-        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
+        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
         start_from_data(model, table, scaling, found, factors, rng)
         if isinstance(model.likelihood, PooledGaussian):
             model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
@@ -325,14 +330,9 @@ class TLVMOGP(TrainedEstimator):
         """As from data, with guesses of f in the place of counts or labels."""
         guesses, level = guess_table(likelihood, table, rng)
         scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
-        prior_mean = self._prior_mean(table.num_outputs)
-        latent_dim: Any = self.latent_dim
-        if latent_dim == "auto" and prior_mean is not None:
-            latent_dim = prior_mean.shape[1]
-        known = {} if latent_dim == "auto" else {"most": latent_dim}
-        rank = choose_latent_dim(guesses, scaling, rng, **known, tolerance=_GUESS_TOLERANCE)
-        latent_dim = latent_dim_of(rank, table) if latent_dim == "auto" else latent_dim
-        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior_mean is None
+        prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
+        rank, latent_dim = self._dims(guesses, scaling, prior, rng, tolerance=_GUESS_TOLERANCE)
+        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior is None
         factors = factorise(guesses, scaling, latent_dim, rng=rng) if is_factorised else None
         held_out_error = choose_scaling(guesses, ("none",), rank, rng).held_out_error
         found = find_lengthscales(guesses, scaling, factors, held_out_error, rng)
@@ -340,7 +340,7 @@ class TLVMOGP(TrainedEstimator):
         if num_inducing == "auto":
             num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
         logger.info("latent_dim=%d, num_inducing=%d", latent_dim, num_inducing)
-        model = self._restore(self._check_sizes(table, likelihood, latent_dim, num_inducing))
+        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
         start_from_data(model, guesses, scaling, found, factors, rng)
         model.set_levels(torch.as_tensor(level))
         is_whole = guesses.num_inputs == table.num_inputs
@@ -348,39 +348,42 @@ class TLVMOGP(TrainedEstimator):
         start_posterior(model, guesses, scaling, found, rng)
         return model, scaling
 
-    def _check_sizes(self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any) -> dict[str, Any]:
+    def _dims(
+        self,
+        table: Table,
+        scaling: Scaling,
+        prior: PriorMeans | None,
+        rng: np.random.Generator,
+        tolerance: float = 0.02,
+    ) -> tuple[int, int]:
+        """The rank of the data, as far as latent vectors could show it, and the latent dimensions."""
+        given: Any = self.latent_dim if prior is None else prior.mean.shape[1]
+        known = {} if given == "auto" else {"most": given}
+        rank = choose_latent_dim(table, scaling, rng, **known, tolerance=tolerance)
+        return rank, latent_dim_of(rank, table) if given == "auto" else given
+
+    def _untrained(
+        self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any, prior: PriorMeans | None
+    ) -> TransformedLatentModel:
         if num_inducing > table.num_observed:
             raise SettingError(
                 f"num_inducing={num_inducing} exceeds the {table.num_observed} observed cells: use fewer or 'auto'."
             )
-        prior_mean = self._prior_mean(table.num_outputs)
-        if prior_mean is not None and prior_mean.shape[1] != latent_dim:
-            raise SettingError(
-                f"latent_prior_mean has {prior_mean.shape[1]} columns but latent_dim is {latent_dim}: they must agree."
-            )
-        return {
+        sizes = {
             "num_features": table.num_features,
             "num_outputs": table.num_outputs,
             "latent_dim": int(latent_dim),
             "num_inducing": int(num_inducing),
+            "prior_mean": prior is not None,
+            "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
             **self._chosen_likelihood(likelihood),
         }
-
-    def _prior_mean(self, num_outputs: int) -> FloatArray | None:
-        if self.latent_prior_mean is None:
-            return None
-        try:
-            mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise SettingError(
-                f"latent_prior_mean holds no table of numbers ({error}): give a row for each of {num_outputs} outputs."
-            ) from error
-        if mean.ndim != 2 or mean.shape[0] != num_outputs or not np.isfinite(mean).all():
-            raise SettingError(
-                f"latent_prior_mean has shape {mean.shape}, but {num_outputs} rows of finite numbers are needed, one "
-                "for each output."
-            )
-        return mean
+        model = self._restore(sizes)
+        if prior is not None:
+            prior.set(model.latents)
+        if table.coordinates is not None:
+            place_outputs(model, torch.as_tensor(table.coordinates.features))
+        return model
 
     def _work(self, model: TransformedLatentModel, cells: float) -> float:
         m = len(model.gp.Z)
@@ -397,19 +400,24 @@ class TLVMOGP(TrainedEstimator):
         kernel = make_kernel(self.kernel, e, log_parameters=not paper)
         # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
         jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
-        gp = InducingGP(kernel, torch.zeros(m, e), posterior, jitter)
-        prior_mean = self._prior_mean(sizes["num_outputs"])
+        gp = InducingGP(kernel, torch.zeros(m, e), posterior, jitter, self.bound)
+        prior_mean = torch.zeros(sizes["num_outputs"], h) if sizes["prior_mean"] else None
         latents = Latents(
             sizes["num_outputs"],
             h,
             self.latent_posterior,
-            None if prior_mean is None else torch.as_tensor(prior_mean),
+            prior_mean,
             self.latent_prior_variance,
             sparse=not paper,
             relative=not paper,
         )
-        has_levels = not (paper or likelihood.is_affine)
-        return TransformedLatentModel(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, sparse=not paper)
+        share, has_levels = sizes.get("linear_share", 0.0), not (paper or likelihood.is_affine)
+        model = TransformedLatentModel(
+            embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share
+        )
+        if sizes["coordinates"] is not None:
+            with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
+        return model
 
     def _sizes(self) -> dict[str, Any]:
         latents = self.model_.latents
@@ -418,6 +426,9 @@ class TLVMOGP(TrainedEstimator):
             "num_outputs": self.n_outputs_,
             "latent_dim": latents.dim,
             "num_inducing": len(self.model_.gp.Z),
+            "prior_mean": latents.prior_mean is not None,
+            "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
+            "linear_share": self.model_.linear_share,
             **self._chosen_likelihood(self.model_.likelihood),
         }
 

@@ -1,6 +1,7 @@
 """Estimators whose model is trained on minibatches by the one training loop."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,9 +107,9 @@ class TrainedEstimator(Estimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         """Train a model that is at its start; a leaf that knows a shorter way takes it."""
-        plan = self._plan(table, scaling)
+        plan, refresh = self._plan(table, scaling), self._refresher(model, table, seed)
         schedule = self._schedule(plan, model)
-        return train(
+        history = train(
             model,
             plan,
             schedule,
@@ -117,7 +118,15 @@ class TrainedEstimator(Estimator):
             device=device,
             seed=seed,
             progress=make_progress(self.progress),
+            before_epoch=refresh,
         )
+        if refresh is not None:
+            refresh(None)
+        return history
+
+    def _refresher(self, model: Any, table: Table, seed: int) -> Callable[[int | None], None] | None:
+        """What a leaf does before every epoch, which it is told, and after the last, when it is told None."""
+        return None
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
         if isinstance(table, Cells):

@@ -1,7 +1,8 @@
 """The interface of all likelihoods, with quadrature wherever a closed form is not given."""
 
+import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -195,6 +196,29 @@ class Likelihood(nn.Module):
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one entry per output, of which a batch touches few."""
         return (parameter for parameter in self.parameters() if parameter.numel() > 1)
+
+    def row_names(self) -> list[str]:
+        """Names of the parameters with one entry per output."""
+        rows = {id(parameter) for parameter in self.row_parameters()}
+        return [name for name, parameter in self.named_parameters(recurse=False) if id(parameter) in rows]
+
+    def for_outputs(self, num_outputs: int) -> "Likelihood":
+        """A copy for other outputs, each with the average of what belongs to an output here."""
+        return self._with_rows(lambda row, _: row.detach().mean().expand(num_outputs).clone(), self)
+
+    def joined(self, other: "Likelihood") -> "Likelihood":
+        """A copy for the outputs of both, those of the other likelihood last."""
+        return self._with_rows(lambda row, more: torch.cat([row.detach(), more.detach()]), other)
+
+    def _with_rows(self, change: Callable[[Tensor, Tensor], Tensor], other: "Likelihood") -> "Likelihood":
+        """A copy with `change` applied to every tensor of one entry per output here and its namesake there."""
+        held = copy.deepcopy(self)
+        for name in self.row_names():
+            setattr(held, name, nn.Parameter(change(getattr(self, name), getattr(other, name))))
+        for name, buffer in self.named_buffers(recurse=False):
+            if buffer.numel() > 1:
+                setattr(held, name, change(buffer, getattr(other, name)))
+        return held
 
     def hold_log(self, name: str, value: float, size: int, learned: bool = True) -> None:
         """Keep log `value`, `size` times, as a parameter of this name, or as a constant if it is not to be learned."""

@@ -7,9 +7,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Likelihood
-from manygp.variational import CellBatch, Conditional, ElboTerms, Evidence, InducingGP, Latents, PosteriorMoments
+from manygp.variational import (
+    CellBatch,
+    Conditional,
+    CoordinatePrior,
+    ElboTerms,
+    Evidence,
+    InducingGP,
+    Latents,
+    PosteriorMoments,
+)
 
-__all__ = ["TransformedLatentModel"]
+__all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
+
+# Slopes are computed in chunks of rows that stay in the cache.
+_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 
 
 class TransformedLatentModel(nn.Module):
@@ -42,6 +54,13 @@ class TransformedLatentModel(nn.Module):
         Whether every output has a level of its own.
     sparse
         Whether gradients of levels and of the likelihood's parameters hold only the outputs that a batch touched.
+    linear_share
+        The share of the covariance of q(h_p) that predictions take as linear. A draw then covers the rest alone, and
+        that share enters the variance of its component through the slope of the mean, so that a handful of narrow
+        components does not pass for a broad distribution; the variance of the mixture is right for any share where f
+        is linear in h.
+    coordinates
+        A GP over coordinates of the outputs for the prior of their latent vectors.
     """
 
     embedding: nn.Module
@@ -50,6 +69,7 @@ class TransformedLatentModel(nn.Module):
     likelihood: Likelihood
     units: Tensor
     prior_level: Tensor | None
+    level_variance: Tensor | None
 
     def __init__(
         self,
@@ -60,6 +80,8 @@ class TransformedLatentModel(nn.Module):
         units: Float[Tensor, " dh"],
         has_levels: bool = False,
         sparse: bool = False,
+        linear_share: float = 0.0,
+        coordinates: CoordinatePrior | None = None,
     ):
         super().__init__()
         self.embedding, self.gp, self.latents, self.likelihood = embedding, gp, latents, likelihood
@@ -68,6 +90,9 @@ class TransformedLatentModel(nn.Module):
         start = torch.zeros(latents.num_outputs, 1, dtype=torch.float64) if has_levels else None
         self.register_buffer("prior_level", start)
         self.level = None if start is None else nn.Parameter(start.clone())
+        self.linear_share, self.coordinates = linear_share, coordinates
+        # Of outputs whose levels have never been learned.
+        self.register_buffer("level_variance", None)
 
     def levels(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"] | None:
         """Levels c_p of some outputs, or None if there are none."""
@@ -147,11 +172,36 @@ class Predictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "s b"], Float[Tensor, "s b"]]:
         """Means and variances of the components of f at cells (x, outputs)."""
+        model, shape = self.model, (self.num_samples, x.shape[0])
         distinct, column = outputs.unique(return_inverse=True)
-        h = self.model.latents.sample(distinct, self.num_samples, self.seed)[:, column]
+        share = model.linear_share
+        h = model.latents.sample(distinct, self.num_samples, self.seed, (1.0 - share) ** 0.5)[:, column].flatten(0, 1)
         pairs = x.expand(self.num_samples, *x.shape).reshape(-1, x.shape[-1])
-        mean, variance = self.conditional(self.model.embed(pairs, h.flatten(0, 1)))
-        shape = (self.num_samples, x.shape[0])
-        level = self.model.levels(outputs)
-        mean = mean.view(shape) if level is None else mean.view(shape) + level
-        return mean, variance.view(shape)
+        if share:
+            mean, variance, slope = moments_and_slopes(model, self.conditional, pairs, h)
+            # v + λ |Lᵀ ∂μ/∂h|² for the share λ of the covariance that is not drawn
+            L = model.latents.factor(distinct)[column]
+            linear = torch.einsum("sbi,bij->sbj", slope.view(*shape, -1), L).square().sum(-1)
+            variance = variance.view(shape) + share * linear
+        else:
+            mean, variance = self.conditional(model.embed(pairs, h))
+        mean, variance, level = mean.view(shape), variance.view(shape), model.levels(outputs)
+        if model.level_variance is not None:
+            variance = variance + model.level_variance[outputs, 0]
+        return mean if level is None else mean + level, variance
+
+
+def moments_and_slopes(
+    model: TransformedLatentModel, conditional: Conditional, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, "b h"]]:
+    """μ, v and ∂μ/∂h of f at pairs (x, h); one backward pass has all slopes, since a mean depends on its own h only."""
+    mean, variance, slope = h.new_empty(len(h)), h.new_empty(len(h)), torch.empty_like(h)
+    size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // conditional.alpha.shape[0])
+    for begin in range(0, len(h), size):
+        rows = slice(begin, begin + size)
+        with torch.enable_grad():
+            own = h[rows].detach().requires_grad_()
+            e = model.embed(x[rows], own)
+            slope[rows] = torch.autograd.grad(conditional.mean(e).sum(), own)[0]
+        mean[rows], variance[rows] = conditional(e.detach())
+    return mean, variance, slope

@@ -1,7 +1,7 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,10 +80,11 @@ def train(
     device: torch.device,
     seed: int,
     progress: Progress,
+    before_epoch: Callable[[int], None] | None = None,
 ) -> History:
     """Maximise the bound of a model over the batches of a plan.
 
-    Ctrl-C ends the run early and keeps what was learnt.
+    Ctrl-C ends the run early and keeps what was learnt. `before_epoch` is called with the number of epochs done.
 
     Raises
     ------
@@ -99,6 +100,8 @@ def train(
     with progress:
         try:
             while not schedule.is_over:
+                if before_epoch is not None:
+                    before_epoch(len(history))
                 frozen = len(history) < settings.frozen_epochs
                 for parameter in model.likelihood.parameters():
                     parameter.requires_grad_(not frozen)

@@ -5,6 +5,7 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 """
 
 from manygp.variational.bound import CellBatch, ElboTerms
+from manygp.variational.coordinates import CoordinatePrior
 from manygp.variational.evidence import Evidence, GaussianEvidence
 from manygp.variational.inducing import Conditional, InducingGP
 from manygp.variational.inducing_batch import (
@@ -29,6 +30,7 @@ __all__ = [
     "CholeskyPosteriorBatch",
     "Conditional",
     "ConditionalBatch",
+    "CoordinatePrior",
     "ElboTerms",
     "Evidence",
     "GaussianEvidence",

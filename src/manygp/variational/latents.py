@@ -37,6 +37,9 @@ class Latents(nn.Module):
     """
 
     prior_mean: Tensor | None
+    local_variance: Tensor | None
+    prior_center: Tensor
+    prior_scale: Tensor
     _rows: Tensor
     _cols: Tensor
 
@@ -56,6 +59,11 @@ class Latents(nn.Module):
         self.dim, self.posterior, self.prior_variance = dim, posterior, prior_variance
         self.sparse, self.relative = sparse, relative
         self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
+        # Variances of a prior that differs between outputs, (p, h).
+        self.register_buffer("local_variance", None)
+        # Where the prior means came from: in the user's units they are prior_mean · prior_scale + prior_center.
+        self.register_buffer("prior_center", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("prior_scale", torch.ones(dim, dtype=torch.float64))
         start = torch.zeros(num_outputs, dim, dtype=torch.float64) if prior_mean is None else prior_mean.double()
         self.mean = nn.Parameter(start.clone())
         # The Cholesky factor row by row; its diagonal alone for a diagonal posterior.
@@ -87,10 +95,32 @@ class Latents(nn.Module):
         self.scale[outputs] = rows
 
     @torch.no_grad()
+    def set_prior_mean(
+        self, mean: Float[Tensor, "p h"], center: Float[Tensor, " h"], scale: Float[Tensor, " h"]
+    ) -> None:
+        """Set the prior means, the means of q(h_p) with them, and the units that they came from."""
+        assert self.prior_mean is not None
+        self.prior_mean.copy_(mean)
+        self.mean.copy_(mean)
+        self.prior_center.copy_(center)
+        self.prior_scale.copy_(scale)
+
+    @torch.no_grad()
+    def set_local_prior(self, mean: Float[Tensor, "p h"], variance: Float[Tensor, "p h"]) -> None:
+        """Give every output a prior N(mean, diag variance) of its own."""
+        self.prior_mean, self.local_variance = mean.clone(), variance.clone()
+
+    def prior_variances(self) -> Float[Tensor, "p h"]:
+        """Variances of the prior of every output."""
+        if self.local_variance is not None:
+            return self.local_variance
+        return torch.full_like(self.mean, self.prior_variance)
+
+    @torch.no_grad()
     def set_to_prior(self, outputs: Int[Tensor, " p"]) -> None:
         """Set q(h_p) to the prior, the optimum for outputs without observations."""
         self.mean[outputs] = torch.zeros_like(self.mean[:1]) if self.prior_mean is None else self.prior_mean[outputs]
-        self.set_variance(self.prior_variance, outputs)
+        self.set_factor(self.prior_variances()[outputs].sqrt().diag_embed(), outputs)
 
     def factor(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, "p h h"]:
         """Cholesky factors L_p of the covariances."""
@@ -134,20 +164,28 @@ class Latents(nn.Module):
         delta = self.means(outputs)
         if self.prior_mean is not None:
             delta = delta - self.prior_mean[outputs]
+        L, variance = self.factor(outputs), self.prior_variance
+        if self.local_variance is not None:
+            # In standard deviations of the prior, which is N(0, I) there.
+            sd = self.local_variance[outputs].sqrt()
+            delta, L, variance = delta / sd, L / sd.unsqueeze(-1), 1.0
         if self.posterior == "point":
-            variance = torch.as_tensor(self.prior_variance, dtype=delta.dtype, device=delta.device)
-            return -torch.distributions.Normal(0.0, variance.sqrt()).log_prob(delta).sum(-1)
-        L = self.factor(outputs)
+            # The density of h_p itself, not of h_p in standard deviations.
+            rest = 0.0 if self.local_variance is None else 0.5 * self.local_variance[outputs].log().sum(-1)
+            scale = torch.as_tensor(variance, dtype=delta.dtype, device=delta.device).sqrt()
+            return rest - torch.distributions.Normal(0.0, scale).log_prob(delta).sum(-1)
         # tr Σ = |L|²,  log|Σ| = Σ log L_ii²
         logdet = L.diagonal(dim1=-2, dim2=-1).square().log().sum(-1)
-        return gaussian_kl(delta, L.square().sum((-2, -1)), logdet, self.prior_variance)
+        return gaussian_kl(delta, L.square().sum((-2, -1)), logdet, variance)
 
     @torch.no_grad()
-    def sample(self, outputs: Int[Tensor, " p"], num_samples: int, seed: int) -> Float[Tensor, "s p h"]:
+    def sample(
+        self, outputs: Int[Tensor, " p"], num_samples: int, seed: int, width: float = 1.0
+    ) -> Float[Tensor, "s p h"]:
         """Draws for prediction: each output's depend on the seed and its own number alone.
 
         So an output's prediction does not change with which others are asked for, or in what chunks. Draws come in
-        pairs m ± L ε, whose average is exact for all that is linear in h.
+        pairs m ± L ε, whose average is exact for all that is linear in h; `width` multiplies L.
         """
         m, L, half = self.means(outputs), self.factor(outputs), num_samples // 2
         noise = m.new_empty(num_samples, outputs.shape[0], self.dim)
@@ -158,7 +196,7 @@ class Latents(nn.Module):
             draws = torch.cat([draws, -draws[:half]])
             chosen = blocks == block
             noise[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
-        return m + torch.einsum("pij,spj->spi", L, noise)
+        return m + torch.einsum("pij,spj->spi", width * L, noise)
 
 
 def _mix(seed: int, block: int) -> int:

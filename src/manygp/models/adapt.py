@@ -1,0 +1,164 @@
+"""What a few observations say about outputs that a model was not trained on, with all else held fixed."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manygp.likelihoods import Likelihood
+from manygp.linalg import safe_cholesky, symmetrize
+from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
+from manygp.variational import Conditional
+
+__all__ = ["Adaptation", "adapt_outputs"]
+
+# Damped steps on θ, before and after those on parameters of the likelihood; a step this small, in standard deviations
+# of the posterior, is the last.
+_STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
+_DAMPING, _MAX_DAMPING = 1e-3, 1e6
+_LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
+_LEAST_SPREAD = 1e-2
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Posterior N(mean, covariance) of the numbers θ of every new output, and their likelihood."""
+
+    mean: Float[Tensor, "k t"]
+    covariance: Float[Tensor, "k t t"]
+    likelihood: Likelihood
+
+
+@dataclass(frozen=True)
+class NewCells:
+    """Observed cells of new outputs, in the units of the model."""
+
+    x: Float[Tensor, "b d"]
+    y: Float[Tensor, " b"]
+    outputs: Int[Tensor, " b"]
+    exposure: Float[Tensor, " b"] | None = None
+
+
+@torch.no_grad()
+def adapt_outputs(
+    model: TransformedLatentModel,
+    cells: NewCells,
+    prior_mean: Float[Tensor, "k t"],
+    prior_covariance: Float[Tensor, "k t t"],
+    extras: str,
+) -> Adaptation:
+    """Find θ = (h, level) or (h, centre, log scale) of new outputs by damped Gauss-Newton steps, all at once.
+
+    Every step linearises μ(x, h) around the present h and takes the expected log likelihood of a cell by its first two
+    derivatives, as natural steps do. Parameters of the likelihood that belong to an output are then moved by gradients
+    towards a balance of its cells and of what is usual among outputs, and θ once more. Given θ, cells of different
+    outputs have nothing to do with each other, so that all outputs move in one pass.
+    """
+    likelihood = model.likelihood.for_outputs(len(prior_mean))
+    likelihood.sparse_rows = False
+    search = _Search(model, model.gp.conditional(), cells, prior_mean, prior_covariance, extras, likelihood)
+    θ = search.climb(search.start(), _STEPS)
+    if model.likelihood.row_names():
+        search.fit_likelihood(θ)
+        θ = search.climb(θ, _MORE_STEPS)
+    precision = search.evaluate(θ)[2]
+    return Adaptation(θ, torch.cholesky_inverse(safe_cholesky(symmetrize(precision))), likelihood)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Maximisation of log p(cells | θ) + log N(θ | prior), one problem for each output."""
+
+    model: TransformedLatentModel
+    conditional: Conditional
+    cells: NewCells
+    prior_mean: Float[Tensor, "k t"]
+    prior_covariance: Float[Tensor, "k t t"]
+    extras: str
+    likelihood: Likelihood
+
+    def start(self) -> Float[Tensor, "k t"]:
+        θ = self.prior_mean.clone()
+        if self.extras == "level" and len(self.cells.y):
+            k = len(θ)
+            level = self.likelihood.level(self.cells.y, self.cells.outputs, k, self.cells.exposure)
+            seen = torch.bincount(self.cells.outputs, minlength=k) > 0
+            θ[:, -1] = torch.where(seen, level, θ[:, -1])
+        return θ
+
+    def climb(self, θ: Float[Tensor, "k t"], steps: int) -> Float[Tensor, "k t"]:
+        """Damped steps; an output that would get worse stays where it is and tries a shorter one next."""
+        value, gradient, precision = self.evaluate(θ)
+        damping = θ.new_full((len(θ),), _DAMPING)
+        for _ in range(steps):
+            diagonal = precision.diagonal(dim1=-2, dim2=-1)
+            A = precision + (damping.unsqueeze(-1) * diagonal).diag_embed()
+            move = torch.linalg.solve(A, gradient.unsqueeze(-1)).squeeze(-1)
+            tried = self.evaluate(θ + move)
+            better = tried[0] > value
+            pick = better.unsqueeze(-1)
+            θ = torch.where(pick, θ + move, θ)
+            gradient = torch.where(pick, tried[1], gradient)
+            precision = torch.where(pick.unsqueeze(-1), tried[2], precision)
+            value = torch.where(better, tried[0], value)
+            damping = torch.where(better, 0.2 * damping, 8.0 * damping + 0.1)
+            size = (move.square() * diagonal).sum(-1).sqrt()
+            if bool(((size < _SMALL_STEP) | (damping > _MAX_DAMPING)).all()):
+                break
+        return θ
+
+    def evaluate(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Objective (k,), gradient (k, t) and Gauss-Newton precision (k, t, t) of every output."""
+        outputs = self.cells.outputs
+        P = torch.linalg.inv(self.prior_covariance)
+        away = torch.einsum("kij,kj->ki", P, θ - self.prior_mean)
+        value = -0.5 * ((θ - self.prior_mean) * away).sum(-1)
+        f, variance, y, J = self._cells_at(θ)
+        value = value.index_add(0, outputs, self._expected(f, variance, y))
+        by_mean, by_variance = self.likelihood.site_derivatives(f, variance, y, outputs, self.cells.exposure)
+        gradient = (-away).index_add(0, outputs, by_mean.unsqueeze(-1) * J)
+        if self.extras == "scale":
+            # y = c + b (f + noise): every cell's density is divided by b
+            count = torch.bincount(outputs, minlength=len(θ)).to(value)
+            value, gradient[:, -1] = value - count * θ[:, -1], gradient[:, -1] - count
+        β = (-2.0 * by_variance).clamp(min=0.0)
+        precision = P.index_add(0, outputs, β[:, None, None] * J.unsqueeze(-1) * J.unsqueeze(-2))
+        return torch.where(value.isfinite(), value, -torch.inf), gradient, precision
+
+    def _expected(self, f: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return self.likelihood.expected_log_prob(f, variance, y, self.cells.outputs, self.cells.exposure)
+
+    def _cells_at(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Mean and variance of what the likelihood sees, values in its units, and slopes of the mean (b, t)."""
+        outputs, y, h = self.cells.outputs, self.cells.y, self.model.latents.dim
+        own = θ.index_select(0, outputs)
+        f, variance, J = moments_and_slopes(self.model, self.conditional, self.cells.x, own[:, :h])
+        if self.extras == "level":
+            f, J = f + own[:, h], torch.cat([J, torch.ones_like(J[:, :1])], -1)
+        if self.extras == "scale":
+            # (y − c) / b moves by −1/b with c and by −(y − c)/b with log b, as if f moved the other way
+            b = own[:, h + 1].exp()
+            y = (y - own[:, h]) / b
+            J = torch.cat([J, (1.0 / b).unsqueeze(-1), y.unsqueeze(-1)], -1)
+        return f, variance, y, J
+
+    def fit_likelihood(self, θ: Float[Tensor, "k t"]) -> None:
+        """Move the parameters of the likelihood that belong to an output, f and its variance held fixed."""
+        covariance = torch.linalg.inv(self.evaluate(θ)[2])
+        f, variance, y, J = self._cells_at(θ)
+        # What is not known of θ is not known of f.
+        variance = variance + torch.einsum("bi,bij,bj->b", J, covariance[self.cells.outputs], J)
+        names = self.model.likelihood.row_names()
+        parameters = [getattr(self.likelihood, name) for name in names]
+        usual = [parameter.detach().clone() for parameter in parameters]
+        spread = [getattr(self.model.likelihood, name).detach().std().clamp(min=_LEAST_SPREAD) for name in names]
+        optimizer = torch.optim.Adam(parameters, lr=_LIKELIHOOD_RATE)
+        for _ in range(_LIKELIHOOD_STEPS):
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = -self._expected(f, variance, y).sum()
+                for parameter, mean, sd in zip(parameters, usual, spread, strict=True):
+                    loss = loss + 0.5 * ((parameter - mean) / sd).square().sum()
+                loss.backward()
+            optimizer.step()

@@ -1,0 +1,114 @@
+"""Latent vectors whose prior is a smooth function of coordinates, plus a part of their own."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manygp.data.coordinates import CoordinateMap
+from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.variational import CoordinatePrior
+
+__all__ = ["add_places", "numbers_at", "place_outputs", "refresh_prior", "set_rest", "with_coordinates"]
+
+# The least that data say about a latent dimension, in precisions of its prior.
+_LEAST_NEWS = 1e-6
+# A prior in training need not be as good as a prediction.
+_FEWER_NEIGHBOURS = 24
+
+
+def with_coordinates(model: TransformedLatentModel, coordinates: CoordinateMap) -> None:
+    """Give a model a prior over coordinates, which is nowhere yet."""
+    latents = model.latents
+    model.coordinates = CoordinatePrior(coordinates, latents.num_outputs, _news(model)[0].shape[1])
+    latents.set_local_prior(torch.zeros_like(latents.mean), latents.prior_variances())
+
+
+@torch.no_grad()
+def place_outputs(model: TransformedLatentModel, features: Float[Tensor, "p f"]) -> None:
+    """Say where the outputs are, and let latents begin as some smooth functions of that."""
+    assert model.coordinates is not None
+    model.coordinates.features.copy_(features)
+    mean = torch.tanh(features @ torch.randn(features.shape[1], model.latents.dim, dtype=features.dtype))
+    model.latents.mean.copy_((mean - mean.mean(0)) / mean.std(0, unbiased=False).clamp(min=1e-6))
+    model.latents.set_variance(min(0.01, model.latents.prior_variance))
+
+
+@torch.no_grad()
+def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int) -> None:
+    """Give every output the prior that the others' latent vectors suggest: p(h_p | all that is known of the others).
+
+    Data speak about h_p through q(h_p) divided by its prior; that, of all outputs but p, is what a GP over the
+    coordinates is conditioned on. Outputs without observations are set to their prior.
+    """
+    assert model.coordinates is not None
+    values, noise = _news(model)
+    model.coordinates.learn(values, noise, seed)
+    mean, variance = model.coordinates.conditional(values, noise, neighbours=_FEWER_NEIGHBOURS)
+    h = model.latents.dim
+    model.latents.set_local_prior(mean[:, :h], variance[:, :h])
+    model.latents.set_to_prior(empty)
+    set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)
+
+
+@torch.no_grad()
+def numbers_at(
+    model: TransformedLatentModel, features: Float[Tensor, "k f"]
+) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
+    """Means and variances of all numbers of outputs somewhere else: latent vector, level, parameters of likelihood."""
+    assert model.coordinates is not None
+    return model.coordinates.conditional(*_news(model), features)
+
+
+@torch.no_grad()
+def add_places(
+    model: TransformedLatentModel,
+    features: Float[Tensor, "k f"],
+    mean: Float[Tensor, "k c"],
+    variance: Float[Tensor, "k c"],
+) -> None:
+    """Say where outputs behind the others are, and what was known of them before their observations."""
+    latents, h = model.latents, model.latents.dim
+    assert model.coordinates is not None
+    assert latents.prior_mean is not None
+    model.coordinates.features = torch.cat([model.coordinates.features, features])
+    old = latents.num_outputs - len(features)
+    before = latents.prior_variances()[:old]
+    latents.set_local_prior(torch.cat([latents.prior_mean[:old], mean[:, :h]]), torch.cat([before, variance[:, :h]]))
+
+
+@torch.no_grad()
+def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Tensor, "p c"]]:
+    """What data alone say about the numbers of every output: values, and variances of their errors."""
+    latents = model.latents
+    L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
+    prior = latents.prior_variances()
+    prior_mean = torch.zeros_like(latents.mean) if latents.prior_mean is None else latents.prior_mean
+    q = L.square().sum(-1).clamp(min=1e-12) if latents.posterior != "point" else 1e-3 * prior
+    # q(h) / p(h): precisions and their products with the means are subtracted
+    precision = (1.0 / q - 1.0 / prior).clamp(min=_LEAST_NEWS / prior)
+    values = (latents.mean / q - prior_mean / prior) / precision
+    # Of what is not known the value is as good as any, and large ones would spoil the sums.
+    is_news = precision > 1e3 * _LEAST_NEWS / prior
+    values = torch.where(is_news, values, latents.mean)
+    # Levels and the like are points, whose errors are left to the independent part.
+    rest = ([] if model.level is None else [model.level]) + [row[:, None] for row in model.likelihood.row_parameters()]
+    values = torch.cat([values, *rest], -1)
+    noise = torch.zeros_like(values)
+    noise[~is_news.any(-1)] = 1.0 / _LEAST_NEWS
+    noise[:, : latents.dim] = 1.0 / precision
+    return values.detach(), noise
+
+
+@torch.no_grad()
+def set_rest(
+    model: TransformedLatentModel,
+    rest: Float[Tensor, "k r"],
+    names: list[str],
+    outputs: Int[Tensor, " k"] | slice = slice(None),
+) -> None:
+    """Set what outputs have beside their latent vectors: levels if there are, and named parameters of likelihoods."""
+    if model.level is not None:
+        model.level[outputs] = rest[:, :1]
+        rest = rest[:, 1:]
+    for column, name in zip(rest.T, names, strict=True):
+        getattr(model.likelihood, name)[outputs] = column

@@ -1,0 +1,128 @@
+"""Outputs that a model has not been trained on: seen through a prior, or adapted to a few observations."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from manygp.likelihoods import Likelihood
+from manygp.linalg import safe_cholesky, symmetrize
+from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.variational import Latents
+
+__all__ = ["Population", "joined_model", "model_of_new_outputs"]
+
+# How far outputs may differ in level, centre (in scales) and log scale where there are too few to tell.
+_EXTRA_VARIANCE = {"level": (1.0,), "scale": (1.0, 0.25), "": ()}
+
+
+@dataclass(frozen=True)
+class Population:
+    """How outputs differ: a Gaussian for the numbers θ that belong to one of them.
+
+    θ is the latent vector and, where outputs have a level, the level; where they are scaled one by one, the centre and
+    the log scale, relative to a common centre and scale.
+
+    Parameters
+    ----------
+    mean, covariance
+        Of θ, shapes (t,) and (t, t).
+    extras
+        "level", "scale" or "" for none.
+    """
+
+    mean: Float[Tensor, " t"]
+    covariance: Float[Tensor, "t t"]
+    extras: str
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: TransformedLatentModel, center: Float[Tensor, " p"], scale: Float[Tensor, " p"]) -> "Population":
+        """The population of a model's outputs, whose values have been centred and scaled as told."""
+        latents = model.latents
+        L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
+        columns, extras = list[Tensor]([latents.mean]), ""
+        if model.level is not None:
+            columns, extras = [*columns, model.level], "level"
+        elif bool((center != center[0]).any() or (scale != scale[0]).any()):
+            base, unit = center.mean(), scale.log().mean()
+            columns = [*columns, torch.stack([(center - base) / unit.exp(), scale.log() - unit], -1)]
+            extras = "scale"
+        θ = torch.cat(columns, -1)
+        p, t = θ.shape
+        mean = θ.mean(0)
+        spread = (θ - mean).T @ (θ - mean)
+        spread[: latents.dim, : latents.dim] += (L @ L.mT).sum(0)
+        # As many outputs as there are numbers, which differ as in the prior, stand beside those that were seen.
+        prior = θ.new_tensor([latents.prior_variance] * latents.dim + list(_EXTRA_VARIANCE[extras]))
+        return cls(mean, (spread + (t + 1) * prior.diag()) / (p + t + 1), extras)
+
+    def extras_given(
+        self, mean: Float[Tensor, "k h"], covariance: Float[Tensor, "k h h"]
+    ) -> tuple[Float[Tensor, "k x"], Float[Tensor, "k x"]]:
+        """Means and variances of what an output has beside its latent vector h, for h ~ N(mean, covariance)."""
+        h = mean.shape[-1]
+        C = self.covariance
+        # B = C_xh C_hh⁻¹;  E x = μ_x + B (E h − μ_h),  var x = C_xx − B C_hx + B Σ Bᵀ
+        B = torch.linalg.solve(C[:h, :h], C[:h, h:]).T
+        left = (C[h:, h:] - B @ C[:h, h:]).diagonal()
+        return self.mean[h:] + (mean - self.mean[:h]) @ B.T, left + (B @ covariance @ B.T).diagonal(dim1=-2, dim2=-1)
+
+
+@torch.no_grad()
+def model_of_new_outputs(
+    model: TransformedLatentModel,
+    mean: Float[Tensor, "k h"],
+    factor: Float[Tensor, "k h h"],
+    level: Float[Tensor, " k"],
+    level_variance: Float[Tensor, " k"],
+    linear_share: float,
+) -> TransformedLatentModel:
+    """A model of outputs without observations: h ~ N(mean, L Lᵀ), f = c + f(Φ(x, h)), c ~ N(level, level_variance)."""
+    new = copy.copy(model)
+    new._modules, new._buffers, new._parameters = dict(model._modules), dict(model._buffers), dict(model._parameters)
+    new.latents, new.likelihood = _latents(mean, factor), model.likelihood.for_outputs(len(mean))
+    new.level = nn.Parameter(level.unsqueeze(-1))
+    new.level_variance, new.linear_share = level_variance.unsqueeze(-1), linear_share
+    return new
+
+
+def _latents(
+    mean: Float[Tensor, "k h"], factor: Float[Tensor, "k h h"], posterior: str = "full", relative: bool = True
+) -> Latents:
+    """Latents with q(h) = N(mean, L Lᵀ) and a standard prior, which plays no part any more."""
+    k, h = mean.shape
+    latents = Latents(k, h, posterior, relative=relative).to(mean.device)
+    latents.mean.copy_(mean)
+    latents.set_factor(factor)
+    return latents
+
+
+@torch.no_grad()
+def joined_model(
+    model: TransformedLatentModel,
+    mean: Float[Tensor, "k h"],
+    covariance: Float[Tensor, "k h h"],
+    prior_mean: Float[Tensor, "k h"],
+    level: Float[Tensor, " k"],
+    likelihood: Likelihood,
+    linear_share: float,
+) -> TransformedLatentModel:
+    """A copy of a model that has new outputs behind its own."""
+    old, factor = model.latents, safe_cholesky(symmetrize(covariance))
+    if old.posterior == "diagonal":
+        factor = covariance.diagonal(dim1=-2, dim2=-1).sqrt().diag_embed()
+    new = _latents(mean, factor, old.posterior, old.relative)
+    joined = copy.deepcopy(model)
+    joined.linear_share = linear_share
+    joined.latents.mean = nn.Parameter(torch.cat([old.mean, new.mean]))
+    joined.latents.scale = nn.Parameter(torch.cat([old.scale, new.scale]))
+    if old.prior_mean is not None:
+        joined.latents.prior_mean = torch.cat([old.prior_mean, prior_mean])
+    joined.likelihood = model.likelihood.joined(likelihood)
+    if model.level is not None and model.prior_level is not None:
+        joined.level = nn.Parameter(torch.cat([model.level, level.unsqueeze(-1)]))
+        joined.prior_level = torch.cat([model.prior_level, level.unsqueeze(-1)])
+    return joined
