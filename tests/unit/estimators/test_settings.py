@@ -91,14 +91,14 @@ def test_more_inducing_points_than_cells():
 @pytest.mark.parametrize(
     ("mean", "message"),
     [
-        (np.zeros((4, 2)), r"shape \(4, 2\), but 3 rows"),
-        (np.zeros(3), r"shape \(3,\), but 3 rows"),
-        (np.zeros((3, 2, 1)), r"shape \(3, 2, 1\), but 3 rows"),
-        (np.full((3, 2), np.nan), "3 rows of finite numbers"),
-        (np.full((3, 2), np.inf), "3 rows of finite numbers"),
+        (np.zeros((4, 2)), "4 rows, but there are 3 outputs"),
+        (np.zeros(3), "1 columns but latent_dim is 2: they must agree"),
+        (np.zeros((3, 2, 1)), r"shape \(3, 2, 1\); expected \(outputs, columns\)"),
+        (np.full((3, 2), np.nan), "every output needs finite numbers"),
+        (np.full((3, 2), np.inf), "every output needs finite numbers"),
         (np.zeros((3, 5)), "5 columns but latent_dim is 2: they must agree"),
-        ([["a", "b"]] * 3, "no table of numbers.*a row for each of 3 outputs"),
-        ([[1, 2], [3]], "no table of numbers"),
+        ([["a", "b"]] * 3, "holds text"),
+        ([[1, 2], [3]], "give rows of equal length"),
     ],
     ids=["rows", "vector", "cube", "NaN", "infinity", "columns", "text", "ragged"],
 )
