@@ -1,9 +1,9 @@
 """New outputs from a few observations: how well and how fast a trained model takes them in.
 
 `python -m benchmarks.adapt` leaves 500 of the 3,395 cells of era5_random.h5 (in the folder that MANYGP_DATA names) out
-of training and adapts the model to 3, 6 and 12 of their months, which takes the CPU seconds told. Scores are over all their other months, and stand
-beside those of the same outputs predicted from the prior and of a model that was trained with the 12 months too. Prints
-one JSON line; `--quick` takes fewer outputs and epochs.
+of training and adapts the model to 3, 6 and 12 of their months, which takes the CPU seconds told. Scores are over all
+their other months, and stand beside those of the same outputs predicted from the prior and of a model that was trained
+with the 12 months too. Prints one JSON line; `--quick` takes fewer outputs and epochs.
 """
 
 import argparse

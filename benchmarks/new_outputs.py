@@ -108,7 +108,8 @@ def run(case: str, methods: list[str], months: int, seed: int, quick: bool, sett
     if quick:
         old, new = old[::12], new[::12]
     truth, known = Y[:, new], Y[:, old]
-    common = {"random_state": seed, "progress": False} | ({"epochs": 5} if quick else {})
+    sizes = {name: value for name, value in settings.items() if name != "epochs"}
+    common = {"random_state": seed, "progress": False, "epochs": 5 if quick else settings.get("epochs", "auto")}
     result: dict[str, Any] = {"known": len(old), "new": len(new)}
     for method in methods:
         started = time.perf_counter()
@@ -117,13 +118,13 @@ def run(case: str, methods: list[str], months: int, seed: int, quick: bool, sett
         elif method == "kriging":
             scores = kriging_scores(S[old], known, S[new], truth)
         elif method == "paper":
-            sizes = {"latent_dim": 2, "num_inducing": 100 if quick else 500}
-            model = manygp.TLVMOGP(**sizes, latent_prior_mean=S[old], latent_prior_variance=0.01, **common)
+            published = {"latent_dim": 2, "num_inducing": 100 if quick else 500}
+            model = manygp.TLVMOGP(**published, latent_prior_mean=S[old], latent_prior_variance=0.01, **common)
             model.fit(X, known)
             scores = model_scores(model.predict_new_outputs(X, latent_mean=S[new], latent_variance=0.1), truth)
         else:
-            sizes = {"latent_dim": 3, "num_inducing": 100} if quick else settings
-            model = manygp.TLVMOGP(coordinate_system="sphere", **sizes, **common)
+            chosen = {"latent_dim": 3, "num_inducing": 100} if quick else sizes
+            model = manygp.TLVMOGP(coordinate_system="sphere", **chosen, **common)
             model.fit(X, known, output_coordinates=S[old])
             scores = model_scores(model.predict_new_outputs(X, output_coordinates=S[new]), truth)
             scores |= {"latent_dim": model.model_.latents.dim, "num_inducing": len(model.model_.gp.Z)}
