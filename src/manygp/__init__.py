@@ -6,10 +6,11 @@ mean, std = model.predict(X_new, return_std=True)
 
 from manygp._version import __version__
 from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
-from manygp.estimators import GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load
+from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load
 from manygp.prediction import Prediction
 
 __all__ = [
+    "GMOGP",
     "GSLVMOGP",
     "LVMOGP",
     "OILMM",

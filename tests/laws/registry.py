@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch import nn
 
 from manygp.embeddings import Residual, make_embedding
-from manygp.estimators import GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, Estimator, IndGP
+from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, Estimator, IndGP
 from manygp.kernels import make_kernel
 from manygp.likelihoods import (
     Bernoulli,
@@ -153,6 +153,12 @@ ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
         {"num_latents": 3, "num_inducing": 5, "epochs": 3, "standardize": "global", **_QUIET}
         | {"mixing_posterior": "point", "kernel": "matern32"},
     ),
+    "g-mogp": (GMOGP, {"num_inducing": 6, "epochs": 3, "standardize": "output", **_QUIET}),
+    "g-mogp, shared kernels, matern": (
+        GMOGP,
+        {"num_inducing": 5, "num_kernels": 3, "kernel": "matern32", "standardize": "global", "epochs": 3, **_QUIET},
+    ),
+    "g-mogp, paper preset": (GMOGP, {"preset": "paper", "num_inducing": 5, "epochs": 3, **_QUIET}),
     "oilmm": (OILMM, {"num_latents": 2, "epochs": 15, **_QUIET}),
     "oilmm, sparse, fixed basis, matern": (
         OILMM,

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from manygp import GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP
+from manygp import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP
 
 from .conftest import fresh, observations
 from .registry import ESTIMATORS
@@ -24,6 +24,7 @@ CHECKED = [
     LVMOGP(2, 2, 10, epochs=3, standardize="output", device="cpu", progress=False),
     GSLVMOGP(2, 1, 3, 10, epochs=3, standardize="output", device="cpu", progress=False),
     IndGP(device="cpu", progress=False),
+    GMOGP(epochs=3, standardize="output", device="cpu", progress=False),
     OILMM(num_latents=1, epochs=3, device="cpu", progress=False),
     SVLMC(num_latents=2, epochs=3, standardize="output", device="cpu", progress=False),
     SGPRN(num_latents=2, epochs=3, standardize="output", device="cpu", progress=False),

@@ -9,6 +9,7 @@ import gpytorch
 from torch import nn
 
 from manygp.estimators.estimator import Estimator
+from manygp.estimators.gmogp import GMOGP
 from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
 from manygp.estimators.indgp import IndGP
 from manygp.estimators.oilmm import OILMM
@@ -17,7 +18,19 @@ from manygp.estimators.sgprn import SGPRN
 from manygp.estimators.svlmc import SVLMC
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["ESTIMATORS", "GSLVMOGP", "LVMOGP", "OILMM", "SGPRN", "SVLMC", "TLVMOGP", "Estimator", "IndGP", "load"]
+__all__ = [
+    "ESTIMATORS",
+    "GMOGP",
+    "GSLVMOGP",
+    "LVMOGP",
+    "OILMM",
+    "SGPRN",
+    "SVLMC",
+    "TLVMOGP",
+    "Estimator",
+    "IndGP",
+    "load",
+]
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "tlvmogp": TLVMOGP,
@@ -27,6 +40,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "sgprn": SGPRN,
     "sv-lmc": SVLMC,
     "oilmm": OILMM,
+    "g-mogp": GMOGP,
 }
 
 

@@ -68,6 +68,13 @@ class SparseIndependentModel(nn.Module):
         self.processes, self.likelihood = processes, likelihood
         self.bias = None if bias is None else nn.Parameter(bias.double().clone())
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters but for kernels, means and likelihood: P M D + P M + P M², and 2 P² of attention (appendix I)."""
+        mixture, m = self.processes.kernels.mixture, self.processes.num_inducing
+        weights = 0 if mixture is None else mixture.num_weights
+        return weights + self.processes.Z.numel() + len(self.processes.posterior.mean) * (m + m**2)
+
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
         return self._terms(batch, *self._project(batch))
@@ -86,13 +93,16 @@ class SparseIndependentModel(nn.Module):
         self, batch: CellBatch, padding: Padding, projection: Projection, q: BatchMoments
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         mean, variance = projection.marginals(q)
-        mean = padding.take(mean)
-        if self.bias is not None:
-            mean = mean + self._biases(batch.outputs)[batch.column]
-        return mean, padding.take(variance)
+        mean, level = padding.take(mean), self._levels(batch.outputs)
+        return mean if level is None else mean + level[batch.column], padding.take(variance)
 
-    def _biases(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        assert self.bias is not None
+    def _levels(self, outputs: Int[Tensor, " p"] | None = None) -> Float[Tensor, " p"] | None:
+        """Constants of some outputs, of all by default; kernels that are mixtures come with means mixed alike."""
+        mixture = self.processes.kernels.mixture
+        if mixture is not None:
+            return mixture.means(outputs)
+        if self.bias is None or outputs is None:
+            return None if self.bias is None else self.bias.squeeze(-1)
         return nn.functional.embedding(outputs, self.bias, sparse=self.processes.sparse).squeeze(-1)
 
     @torch.no_grad()
@@ -121,8 +131,8 @@ class SparseIndependentModel(nn.Module):
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output, of which a step touches only a few."""
-        if self.processes.kernels.size > 1:
-            yield from self.processes.kernels.parameters()
+        yield from self.processes.kernels.row_parameters()
+        if len(self.processes.Z) > 1:
             yield self.processes.Z
         if self.bias is not None:
             yield self.bias
@@ -131,8 +141,7 @@ class SparseIndependentModel(nn.Module):
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "IndependentPredictor":
         """q(f) of any cells, with all that depends on q(u) alone computed once."""
-        bias = None if self.bias is None else self.bias.detach().squeeze(-1)
-        return IndependentPredictor(self.processes.conditional(), bias)
+        return IndependentPredictor(self.processes.conditional(), self._levels())
 
 
 class IndependentPredictor:

@@ -1,12 +1,14 @@
 """Several kernels of one kind as one object, each with parameters of its own."""
 
 import math
+from collections.abc import Iterator
 
 import gpytorch
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from manygp.kernels import make_kernel
 
@@ -14,6 +16,8 @@ __all__ = ["KernelBatch"]
 
 # Squared distances in lengthscales, in units of the rounding error, at which two points coincide.
 _COINCIDENT = 10.0
+# Numbers of covariances that are mixed at a time.
+_MIXED_NUMBERS = 4_000_000
 
 
 class KernelBatch(nn.Module):
@@ -31,12 +35,23 @@ class KernelBatch(nn.Module):
         Number of kernels q.
     log_parameters
         Whether positive parameters of named kernels are exponentials of free ones; otherwise softplus.
+    mixture
+        Module that gives, for processes by number, the positive weights w_rj, shape (r, q), of kernels Σ_j w_rj k_j:
+        then these are the kernels of the processes, however many there are. It says with `row_parameters` which of its
+        parameters have a row for each process.
     """
 
-    def __init__(self, kernel: str | Kernel, dim: int, size: int, log_parameters: bool = False):
+    def __init__(
+        self,
+        kernel: str | Kernel,
+        dim: int,
+        size: int,
+        log_parameters: bool = False,
+        mixture: nn.Module | None = None,
+    ):
         super().__init__()
         self.kernel = make_kernel(kernel, dim, log_parameters)
-        self.size = size
+        self.size, self.mixture = size, mixture
         for module in self.kernel.modules():
             if isinstance(module, Kernel):
                 # Only the number of batch axes matters to GPyTorch, so that any rows can be put in their place.
@@ -63,8 +78,10 @@ class KernelBatch(nn.Module):
         """Free parameters of some kernels by name, first axis r; those of all kernels by default.
 
         `which` may be longer than q only if there is a single kernel, which then serves for all. With `sparse`,
-        gradients hold the rows asked for alone.
+        gradients hold the rows asked for alone. Of a mixture, the weights of the kernels.
         """
+        if self.mixture is not None:
+            return {"weight": self.mixture(which)}
         if which is None or self.size == 1:
             return dict(self.kernel.named_parameters())
         return {name: pick(parameter, which, sparse) for name, parameter in self.kernel.named_parameters()}
@@ -73,6 +90,8 @@ class KernelBatch(nn.Module):
         self, rows: dict[str, Tensor], a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"]
     ) -> Float[Tensor, "r n m"]:
         """k_r(a, b) for all pairs, in the dtype of a."""
+        if "weight" in rows:
+            return self._mix(rows["weight"], a, b)
         if not self.is_fused:
             return self._call(rows, a.double(), b.double()).to(a.dtype)
         lengthscale, outputscale = self.scales(rows)
@@ -81,6 +100,8 @@ class KernelBatch(nn.Module):
 
     def diagonal(self, rows: dict[str, Tensor], a: Float[Tensor, "*#q n d"]) -> Float[Tensor, "r n"]:
         """k_r(aᵢ, aᵢ) for every row of a, in float64."""
+        if "weight" in rows:
+            return self._mix(rows["weight"], a)
         if not self.is_fused:
             wide = a.double().expand(max(len(next(iter(rows.values()))), *a.shape[:-2], 1), *a.shape[-2:])
             return torch.func.functional_call(self.kernel, rows, (wide,), {"diag": True})
@@ -99,6 +120,36 @@ class KernelBatch(nn.Module):
         if self.is_fused:
             self.kernel.base_kernel.lengthscale = lengthscale.unsqueeze(-2).expand(self.size, 1, -1)
             self.kernel.outputscale = outputscale.expand(self.size)
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters with one row per process."""
+        if self.mixture is not None:
+            yield from self.mixture.row_parameters()
+        elif self.size > 1:
+            yield from self.kernel.parameters()
+
+    def _mix(self, weight: Float[Tensor, "r q"], a: Tensor, b: Tensor | None = None) -> Tensor:
+        """Σ_j w_rj k_j(a, b), or of k_j(aᵢ, aᵢ) without b, some kernels at a time."""
+        numbers = len(weight) * a.shape[-2] * (1 if b is None else b.shape[-2])
+        parts = torch.split(torch.arange(self.size, device=a.device), max(1, _MIXED_NUMBERS // max(numbers, 1)))
+        if len(parts) == 1:
+            return self._mix_part(weight, parts[0], a, b)
+        total = self._mix_part(weight[:, parts[0]], parts[0], a, b)
+        for part in parts[1:]:
+            # Of many kernels the covariances of a part are made again for its backward pass rather than kept.
+            total = total + checkpoint(self._mix_part, weight[:, part], part, a, b, use_reentrant=False)
+        return total
+
+    def _mix_part(self, weight: Float[Tensor, "r j"], part: Int[Tensor, " j"], a: Tensor, b: Tensor | None) -> Tensor:
+        r, j = weight.shape
+        own = {name: parameter.index_select(0, part.repeat(r)) for name, parameter in self.kernel.named_parameters()}
+        a = a.expand(r, *a.shape[-2:]).repeat_interleave(j, 0)
+        if b is None:
+            return (weight.unsqueeze(1) @ self.diagonal(own, a).view(r, j, -1)).squeeze(1)
+        b = b.expand(r, *b.shape[-2:]).repeat_interleave(j, 0)
+        K = self.covariance(own, a, b)
+        mixed = weight.unsqueeze(1).to(K.dtype) @ K.reshape(r, j, -1)
+        return mixed.view(r, *K.shape[-2:])
 
     @property
     def _smoothness(self) -> float:

@@ -1,0 +1,258 @@
+"""The G-MOGP estimator."""
+
+import logging
+import os
+from dataclasses import replace
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from torch import nn
+
+from manygp.data import Scaling, Table
+from manygp.data.table import FloatArray
+from manygp.errors import SettingError
+from manygp.estimators.settings import check_choice, check_size, resolve_device
+from manygp.estimators.trained import TrainedEstimator
+from manygp.kernels import KERNELS
+from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.models import evidence_lengthscales
+from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
+from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling
+from manygp.models.inducing import sample_cells
+from manygp.models.mixing_start import guessed_functions
+from manygp.models.processes import choose_num_points
+from manygp.training import TrainingSettings
+from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+
+__all__ = ["GMOGP"]
+
+logger = logging.getLogger("manygp")
+
+# Share of the memory of the machine that the matrices of attention may take.
+_MEMORY_SHARE = 0.8
+# Numbers of all q(u) together that an automatic number of inducing points allows.
+_MAX_POSTERIOR_NUMBERS = 20_000_000
+# Outputs up to which every output has a kernel of its own, and shared kernels beyond.
+_MAX_OWN_KERNELS, _NUM_SHARED_KERNELS = 32, 9
+_PAPER_NUM_INDUCING, _PAPER_NOISE_STD, _PAPER_GAIN = 200, 0.1, 1.414
+
+
+class GMOGP(TrainedEstimator):
+    """Graphical multi-output GP: a sparse GP for every output, with a prior mixed from those of all by attention.
+
+    What outputs share are kernels and means; functions are their own. See `docs/models/gmogp.md` for the model and its
+    cost, which has P x P weights in it.
+
+    Parameters
+    ----------
+    num_inducing
+        Inducing points of each output; "auto" follows from the roughness of the functions.
+    num_kernels
+        Kernels that the outputs share, each with weights of its own; None gives every output one of its own, as in the
+        paper; "auto" is None with preset "paper" and where outputs are few.
+    kernel
+        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs.
+    likelihood
+        Name of a likelihood, or a likelihood.
+    epochs, batch_inputs, batch_outputs, learning_rate, dtype, device, random_state, progress
+        See `TLVMOGP`.
+    standardize
+        True scales inputs, and outputs one by one or all alike, whichever predicts held-out cells better ("paper": raw
+        inputs, one scale for all outputs). "output" and "global" name a choice; False leaves everything raw.
+    preset
+        "fast" starts from the similarity of outputs and the evidence, and takes natural steps; "paper" follows the
+        published procedure: Adam on everything from random attention.
+    freeze_likelihood, max_grad_norm
+        See `TLVMOGP`; "auto" never freezes the likelihood.
+
+    Attributes
+    ----------
+    attention_ : array of shape (p, p)
+    history_ : `History`
+    model_, scaling_ : the trained module, and the map between its units and the user's
+
+    Examples
+    --------
+    >>> import numpy as np, manygp
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> Y = np.sin(6 * X + np.linspace(0, 1, 5))
+    >>> model = manygp.GMOGP(epochs=20).fit(X, Y)
+    >>> model.predict(X).shape
+    (40, 5)
+    """
+
+    # One component says it all: there are no latent vectors to draw.
+    num_samples = 1
+
+    def __init__(
+        self,
+        num_inducing: int | str = "auto",
+        num_kernels: int | str | None = "auto",
+        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        likelihood: str | nn.Module = "gaussian",
+        epochs: int | str = "auto",
+        batch_inputs: int | str | None = "auto",
+        batch_outputs: int | str | None = "auto",
+        learning_rate: float | str = "auto",
+        standardize: bool | str = True,
+        preset: str = "fast",
+        dtype: str = "float64",
+        device: str = "auto",
+        random_state: Any = 0,
+        progress: bool | str = "auto",
+        freeze_likelihood: float | str = "auto",
+        max_grad_norm: float | None = None,
+    ):
+        self.num_inducing = num_inducing
+        self.num_kernels = num_kernels
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.epochs = epochs
+        self.batch_inputs = batch_inputs
+        self.batch_outputs = batch_outputs
+        self.learning_rate = learning_rate
+        self.standardize = standardize
+        self.preset = preset
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+        self.freeze_likelihood = freeze_likelihood
+        self.max_grad_norm = max_grad_norm
+
+    model_: SparseIndependentModel
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
+
+    @property
+    @torch.no_grad()
+    def attention_(self) -> FloatArray:
+        """Weights of the outputs (columns) in each other's priors, shape (p, p), with ones on the diagonal."""
+        self._check_fitted()
+        attention = self.model_.processes.kernels.mixture
+        return attention.attend(torch.arange(self.n_outputs_, device=attention.mean.device)).cpu().numpy()
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_size("num_inducing", self.num_inducing, automatic=("auto",))
+        check_size("num_kernels", self.num_kernels, automatic=("auto", None))
+        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
+            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        if not isinstance(self.likelihood, nn.Module):
+            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_choice("standardize", self.standardize, (True, False, "output", "global"))
+
+    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+        self._check_memory(table.num_outputs)
+        likelihood, values = make_likelihood(self.likelihood, table.num_outputs), table
+        if not likelihood.is_affine:
+            likelihood.check(table.cells(table.places())[2])
+            values = guessed_functions(likelihood, table)[0]
+        scaling, paper = self._scaling(table, likelihood.is_affine, rng), self.preset == "paper"
+        found = None if paper else evidence_lengthscales(values, scaling, rng)
+        m: Any = self.num_inducing
+        if m == "auto" and found is not None:
+            m = choose_num_points(table, scaling, found)
+            m = max(1, min(m, int((_MAX_POSTERIOR_NUMBERS / table.num_outputs) ** 0.5)))
+        elif m == "auto":
+            m = min(_PAPER_NUM_INDUCING, table.num_inputs)
+        if m > table.num_inputs:
+            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer or 'auto'.")
+        sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
+        model = self._restore(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
+        attention = model.processes.kernels.mixture
+        assert isinstance(attention, Attention)
+        attention.similarity.copy_(cosine_similarity(values, scaling))
+        if found is None:
+            nn.init.normal_(model.processes.Z)
+            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN)
+            nn.init.normal_(attention.bias)
+        else:
+            start_graphical(model, values, scaling, found, rng)
+        self._start_likelihood(model, table, scaling, _PAPER_NOISE_STD**2 if found is None else found.noise, rng)
+        return model, scaling
+
+    def _check_memory(self, num_outputs: int) -> None:
+        """Say what the P x P weights will take, and refuse what cannot fit."""
+        needed, available = attention_bytes(num_outputs, self.preset != "paper"), _total_memory(self.device)
+        logger.info("the attention of %d outputs takes %.1f GB", num_outputs, needed / 1e9)
+        if needed > _MEMORY_SHARE * available:
+            raise SettingError(
+                f"The attention between {num_outputs} outputs takes {needed / 1e9:.1f} GB, and there are "
+                f"{available / 1e9:.1f} GB in all: use fewer outputs, or SVLMC or TLVMOGP, whose memory grows with the "
+                "outputs and not with their square."
+            )
+
+    def _scaling(self, table: Table, is_affine: bool, rng: np.random.Generator) -> Scaling:
+        paper = self.preset == "paper"
+        if self.standardize is True and is_affine and not paper:
+            return choose_prior_scaling(table, rng)
+        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
+        inputs = not paper and self.standardize is not False
+        return Scaling.fit(table, inputs=inputs, outputs=outputs if is_affine else "none")
+
+    def _count_kernels(self, num_outputs: int) -> int | None:
+        """Number of shared kernels, or None if every output has its own."""
+        if self.num_kernels != "auto":
+            return None if self.num_kernels is None else int(self.num_kernels)
+        own = self.preset == "paper" or num_outputs <= _MAX_OWN_KERNELS
+        return None if own else _NUM_SHARED_KERNELS
+
+    def _start_likelihood(
+        self, model: SparseIndependentModel, table: Table, scaling: Scaling, noise: float, rng: np.random.Generator
+    ) -> None:
+        if isinstance(model.likelihood, Gaussian):
+            model.likelihood.noise = torch.tensor(noise)
+            return
+        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
+        model.likelihood.start_from(y, output)
+        attention = model.processes.kernels.mixture
+        assert isinstance(attention, Attention)
+        if self.preset != "paper" and not model.likelihood.is_affine:
+            start_means(attention, model.likelihood.level(y, output, table.num_outputs))
+
+    def _restore(self, sizes: dict[str, Any]) -> SparseIndependentModel:
+        d, p, m, fast = sizes["num_features"], sizes["num_outputs"], sizes["num_inducing"], self.preset != "paper"
+        q = sizes["num_kernels"]
+        attention = Attention(p, q, sparse=fast)
+        kernels = KernelBatch(self.kernel, d, p if q is None else q, log_parameters=fast, mixture=attention)
+        posterior = NaturalPosteriorBatch(p, m) if fast else CholeskyPosteriorBatch(p, m)
+        processes = InducingBatch(kernels, torch.zeros(p, m, d), posterior, jitter=1e-6 if fast else 1e-8, sparse=fast)
+        likelihood = make_likelihood(self.likelihood, p)
+        likelihood.sparse_rows = fast
+        return SparseIndependentModel(processes, likelihood)
+
+    def _training_settings(self, epochs: int) -> TrainingSettings:
+        settings = super()._training_settings(epochs)
+        return replace(settings, frozen_epochs=0) if self.freeze_likelihood == "auto" else settings
+
+    def _work(self, model: SparseIndependentModel, cells: float) -> float:
+        """Multiplications of a step: covariances with all kernels, their factorisation, and the attention of rows."""
+        m, p, q = model.processes.num_inducing, len(model.processes.Z), model.processes.kernels.size
+        # A batch has at least some cells of every output that it holds.
+        outputs = min(p, max(32.0, cells / 16.0))
+        return 10.0 * cells * m * (m + q) + 10.0 * outputs * (m**3 + m * m * q + 10.0 * p)
+
+    def _sizes(self) -> dict[str, Any]:
+        attention = self.model_.processes.kernels.mixture
+        return {
+            "num_features": self.n_features_in_,
+            "num_outputs": self.n_outputs_,
+            "num_inducing": self.model_.processes.num_inducing,
+            "num_kernels": attention.log_share.shape[1] or None,
+        }
+
+
+def _total_memory(device: Any) -> float:
+    """Bytes of memory of the device, infinite where that is not known."""
+    where = resolve_device(device)
+    if where.type == "cuda":
+        return float(torch.cuda.get_device_properties(where).total_memory)
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
