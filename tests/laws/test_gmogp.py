@@ -10,7 +10,7 @@ from manygp.data import CellPlan, Grid, GridPlan
 from manygp.likelihoods import Gaussian
 from manygp.models.gmogp import Attention
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, InducingBatch, KernelBatch, Mixture, NaturalPosteriorBatch
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -52,6 +52,7 @@ def test_priors_are_mixed_by_attention(rng, num_kernels):
     model = random_model(rng, worlds.normal(rng, 4, D), num_kernels)
     kernels = model.processes.kernels
     attention, a = kernels.mixture, dense_attention(kernels.mixture)
+    assert isinstance(attention, Mixture)
     plain = KernelBatch("rbf", D, kernels.size)
     plain.kernel.load_state_dict(kernels.kernel.state_dict())
     x, z, which = worlds.normal(rng, 6, D), worlds.normal(rng, 3, D), torch.tensor([4, 0])

@@ -313,6 +313,13 @@ class OILMM(TrainedEstimator):
             sizes["num_inputs"],
         )
 
+    def _work(self, model: OrthogonalMixingModel, cells: float) -> float:
+        """Multiplications of a step: the projection of rows, of which half may be gaps, and the sparse processes."""
+        p, q = model.basis.weight.shape
+        m = 0 if isinstance(model.processes, ExactProcesses) else model.processes.num_inducing
+        rows = min(cells, 2.0 * cells / p)
+        return 6.0 * rows * q * (m * m + q * q + p * q) + 10.0 * q * float(m) ** 3
+
     def _training_settings(self, epochs: int) -> TrainingSettings:
         settings = super()._training_settings(epochs)
         return replace(settings, frozen_epochs=0) if self.freeze_likelihood == "auto" else settings

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.models.evidence import Lengthscales
 from manygp.models.indgp import SparseIndependentModel
 from manygp.models.processes import greedy_points
-from manygp.variational import KernelBatch
+from manygp.variational import KernelBatch, Mixture
 
 __all__ = ["Attention", "attention_bytes", "cosine_similarity", "start_graphical", "start_means"]
 
@@ -25,7 +26,7 @@ _RANGE, _MIDDLE_SHARE = 4.0, 0.5
 _MAX_CANDIDATES = 2000
 
 
-class Attention(nn.Module):
+class Attention(Mixture):
     """Weights of the outputs in each other's priors.
 
     a_ii = 1 and, for j ≠ i, a_ij = exp s_ij / (1 + Σ_l≠i exp s_il) with s_ij = LeakyReLU(c_ij w_ij + b_ij), where c_ij
@@ -71,14 +72,14 @@ class Attention(nn.Module):
         a = share / (torch.exp(-top) + share.sum(-1, keepdim=True))
         return a.scatter(1, own, 1.0)
 
-    def forward(self, outputs: Int[Tensor, " r"] | None = None) -> Float[Tensor, "r q"]:
+    def forward(self, which: Int[Tensor, " r"] | None = None) -> Float[Tensor, "r q"]:
         """Weights of the kernels in those of some outputs, of all by default."""
-        a = self.attend(self._every() if outputs is None else outputs)
+        a = self.attend(self._every() if which is None else which)
         return a @ self.log_share.exp() if self.log_share.numel() else a
 
-    def means(self, outputs: Int[Tensor, " r"] | None = None) -> Float[Tensor, " r"]:
+    def means(self, which: Int[Tensor, " r"] | None = None) -> Float[Tensor, " r"]:
         """Prior means of some outputs, of all by default."""
-        return self.attend(self._every() if outputs is None else outputs) @ self.mean
+        return self.attend(self._every() if which is None else which) @ self.mean
 
     def _every(self) -> Int[Tensor, " p"]:
         return torch.arange(len(self.mean), device=self.mean.device)
@@ -102,8 +103,8 @@ def cosine_similarity(table: Table, scaling: Scaling) -> Float[Tensor, "p p"]:
         # Inputs that no two outputs share leave every column orthogonal to the others.
         X, row = np.unique(table.X, axis=0, return_inverse=True)
         y = scaling.scale_y(table.y, table.output)
-        columns = torch.sparse_coo_tensor(np.stack([row.reshape(-1), table.output]), y, (len(X), p)).coalesce()
-        gram += (columns.T @ columns.to_dense()).numpy() if len(X) * p < 1e8 else np.eye(p)
+        columns = csr_array((y, (row.reshape(-1), table.output)), shape=(len(X), p))
+        gram += (columns.T @ columns).toarray()
     else:
         assert isinstance(table, Grid)
         for rows in table.row_chunks():

@@ -1,6 +1,7 @@
 """Ind-GP: a Gaussian process of its own for every output, exact or sparse."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -77,24 +78,18 @@ class SparseIndependentModel(nn.Module):
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, *self._project(batch))
+        return self._terms(batch, self._view(batch))
 
     def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
         """Take a natural step on the q(u_p) of the batch, then estimate the bound at the new ones."""
-        padding, projection = self._project(batch)
-        self._natural_step(batch, padding, projection, rate)
-        return self._terms(batch, padding, projection)
+        view = self._view(batch)
+        self._natural_step(batch, view, rate)
+        return self._terms(batch, view)
 
-    def _project(self, batch: CellBatch) -> tuple[Padding, Projection]:
-        padding = pad_groups(batch.column, len(batch.outputs))
-        return padding, self.processes.project(padding.pad(batch.x), batch.outputs)
-
-    def _marginals(
-        self, batch: CellBatch, padding: Padding, projection: Projection, q: BatchMoments
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        mean, variance = projection.marginals(q)
-        mean, level = padding.take(mean), self._levels(batch.outputs)
-        return mean if level is None else mean + level[batch.column], padding.take(variance)
+    def _view(self, batch: CellBatch) -> "_View":
+        padding, level = pad_groups(batch.column, len(batch.outputs)), self._levels(batch.outputs)
+        projection = self.processes.project(padding.pad(batch.x), batch.outputs)
+        return _View(padding, projection, None if level is None else level.index_select(0, batch.column))
 
     def _levels(self, outputs: Int[Tensor, " p"] | None = None) -> Float[Tensor, " p"] | None:
         """Constants of some outputs, of all by default; kernels that are mixtures come with means mixed alike."""
@@ -106,11 +101,11 @@ class SparseIndependentModel(nn.Module):
         return nn.functional.embedding(outputs, self.bias, sparse=self.processes.sparse).squeeze(-1)
 
     @torch.no_grad()
-    def _natural_step(self, batch: CellBatch, padding: Padding, projection: Projection, rate: float) -> None:
-        posterior = self.processes.posterior
+    def _natural_step(self, batch: CellBatch, view: "_View", rate: float) -> None:
+        posterior, padding, projection = self.processes.posterior, view.padding, view.projection
         assert isinstance(posterior, NaturalPosteriorBatch)
         q = posterior.moments(batch.outputs)
-        mean, variance = self._marginals(batch, padding, projection, q)
+        mean, variance = view.marginals(q)
         cells = batch.outputs[batch.column]
         by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, batch.y.to(mean.dtype), cells)
         # An output's cells count w / w_p times against its KL divergence.
@@ -122,9 +117,9 @@ class SparseIndependentModel(nn.Module):
         step = torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
         posterior.shift(rate * step, batch.outputs)
 
-    def _terms(self, batch: CellBatch, padding: Padding, projection: Projection) -> ElboTerms:
+    def _terms(self, batch: CellBatch, view: "_View") -> ElboTerms:
         q = self.processes.posterior.moments(batch.outputs)
-        mean, variance = self._marginals(batch, padding, projection, q)
+        mean, variance = view.marginals(q)
         cells = batch.outputs[batch.column]
         data = self.likelihood.expected_log_prob(mean, variance, batch.y.to(mean.dtype), cells).sum()
         return ElboTerms(batch.cell_weight * data, (batch.output_weight * q.kl()).sum(), torch.zeros_like(data))
@@ -142,6 +137,20 @@ class SparseIndependentModel(nn.Module):
     def predictor(self, num_samples: int, seed: int) -> "IndependentPredictor":
         """q(f) of any cells, with all that depends on q(u) alone computed once."""
         return IndependentPredictor(self.processes.conditional(), self._levels())
+
+
+@dataclass(frozen=True)
+class _View:
+    """A batch as the model sees it: its cells by output, their inputs through the inducing points, and constants."""
+
+    padding: Padding
+    projection: Projection
+    level: Float[Tensor, " b"] | None
+
+    def marginals(self, q: BatchMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        """Mean and variance of f at every cell."""
+        mean, variance = (self.padding.take(values) for values in self.projection.marginals(q))
+        return mean if self.level is None else mean + self.level, variance
 
 
 class IndependentPredictor:

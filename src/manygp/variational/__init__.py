@@ -16,7 +16,7 @@ from manygp.variational.inducing_batch import (
     NaturalPosteriorBatch,
     Projection,
 )
-from manygp.variational.kernel_batch import KernelBatch
+from manygp.variational.kernel_batch import KernelBatch, Mixture
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.sites import SiteEvidence
@@ -38,6 +38,7 @@ __all__ = [
     "InducingGP",
     "KernelBatch",
     "Latents",
+    "Mixture",
     "NaturalPosterior",
     "NaturalPosteriorBatch",
     "Posterior",

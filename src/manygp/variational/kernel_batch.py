@@ -1,6 +1,7 @@
 """Several kernels of one kind as one object, each with parameters of its own."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 
 import gpytorch
@@ -12,12 +13,33 @@ from torch.utils.checkpoint import checkpoint
 
 from manygp.kernels import make_kernel
 
-__all__ = ["KernelBatch"]
+__all__ = ["KernelBatch", "Mixture"]
 
 # Squared distances in lengthscales, in units of the rounding error, at which two points coincide.
 _COINCIDENT = 10.0
 # Numbers of covariances that are mixed at a time.
 _MIXED_NUMBERS = 4_000_000
+
+
+class Mixture(nn.Module):
+    """Weights of a few priors in those of many processes."""
+
+    @abstractmethod
+    def forward(self, which: Int[Tensor, " r"] | None = None) -> Float[Tensor, "r q"]:
+        """Positive weights w_rj of the kernels in those of some processes, of all by default."""
+
+    @abstractmethod
+    def means(self, which: Int[Tensor, " r"] | None = None) -> Float[Tensor, " r"]:
+        """Prior means of some processes, of all by default."""
+
+    @abstractmethod
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters with one row per process."""
+
+    @property
+    @abstractmethod
+    def num_weights(self) -> int:
+        """Number of parameters of the weights."""
 
 
 class KernelBatch(nn.Module):
@@ -36,9 +58,7 @@ class KernelBatch(nn.Module):
     log_parameters
         Whether positive parameters of named kernels are exponentials of free ones; otherwise softplus.
     mixture
-        Module that gives, for processes by number, the positive weights w_rj, shape (r, q), of kernels Σ_j w_rj k_j:
-        then these are the kernels of the processes, however many there are. It says with `row_parameters` which of its
-        parameters have a row for each process.
+        If given, the kernels of the processes, however many there are, are Σ_j w_rj k_j with its weights.
     """
 
     def __init__(
@@ -47,7 +67,7 @@ class KernelBatch(nn.Module):
         dim: int,
         size: int,
         log_parameters: bool = False,
-        mixture: nn.Module | None = None,
+        mixture: Mixture | None = None,
     ):
         super().__init__()
         self.kernel = make_kernel(kernel, dim, log_parameters)
