@@ -156,6 +156,25 @@ class ExactBatch(nn.Module):
             total = total.index_add(0, at, value - 0.5 * math.log(2.0 * math.pi) * n)
         return total
 
+    @torch.no_grad()
+    def common_evidence(self, row: Float[Tensor, "1 k"]) -> Float[Tensor, " p"]:
+        """log p(y_p) of every output with the same parameters for all.
+
+        Outputs that were observed at the same inputs share a factorisation, whoever has the kernels.
+        """
+        pattern = torch.where(self.seen, self.index, -1)
+        group = pattern.unique(dim=0, return_inverse=True)[1]
+        values = row.new_zeros(len(group))
+        for members, valid in self._chunks(torch.arange(len(group), device=row.device), group):
+            K, Y = self._covariance(row.expand(len(members), -1), members, valid)
+            L = safe_cholesky(K)
+            white = triangular_inverse(L) @ Y
+            logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
+            n = self.seen[members].sum(-1).to(logdet.dtype)
+            evidence = -0.5 * (white.square().sum(-2) + logdet + math.log(2.0 * math.pi) * n)
+            values[members[valid]] = evidence[valid]
+        return values
+
     def value_and_gradient(
         self, rows: Float[Tensor, "r k"], which: Int[Tensor, " r"]
     ) -> tuple[Float[Tensor, " r"], Float[Tensor, "r k"]]:
@@ -191,9 +210,12 @@ class ExactBatch(nn.Module):
         n = self.seen.shape[1]
         return max(1, _CHUNK_NUMBERS // max(n * (n + width), 1))
 
-    def _chunks(self, outputs: Int[Tensor, " k"]) -> Iterator[tuple[Int[Tensor, "u c"], Bool[Tensor, "u c"]]]:
+    def _chunks(
+        self, outputs: Int[Tensor, " k"], group: Int[Tensor, " p"] | None = None
+    ) -> Iterator[tuple[Int[Tensor, "u c"], Bool[Tensor, "u c"]]]:
         """Outputs by group, (u, c) with c members each, and which of them are not padding; large groups first."""
-        _, group, count = self.group[outputs].unique(return_inverse=True, return_counts=True)
+        group = self.group if group is None else group
+        _, group, count = group[outputs].unique(return_inverse=True, return_counts=True)
         largest = count.argsort(descending=True, stable=True)
         rank = torch.empty_like(largest)
         rank[largest] = torch.arange(len(largest), device=rank.device)

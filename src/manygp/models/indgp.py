@@ -230,11 +230,16 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
         pull = (rows - center[which]) / spread
         return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
 
-    best, best_value = center, loss(center, which)[0]
+    def common_loss(rows: Tensor) -> Tensor:
+        value = model.common_evidence(rows[:1])
+        pull = (rows - center) / spread
+        return 0.5 * pull.square().sum(-1) - (value.sum() if model.is_shared else value)
+
+    best, best_value = center, common_loss(center)
     for factor in _LENGTHSCALE_FACTORS:
         for noise in _NOISES:
             rows = start(factor, noise)
-            value = loss(rows, which)[0]
+            value = common_loss(rows)
             better = value < best_value
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
     model.set_parameter_rows(minimise_each(loss, best, max_evaluations).x)

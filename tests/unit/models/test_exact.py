@@ -62,6 +62,9 @@ def test_evidence_is_that_of_every_output(rng, table, monkeypatch, kernel, chunk
     assert value[4] == 0.0
     some = torch.tensor([1, 3, 5])
     assert_close(model.log_evidence(model.parameter_rows()[some], some), value[some])
+    # The same parameters for all, where outputs with the same gaps share a factorisation.
+    row = model.parameter_rows()[:1]
+    assert_close(model.common_evidence(row), model.log_evidence(row.expand(6, -1), torch.arange(6)))
 
 
 @pytest.mark.parametrize("chunk", [400_000, 30])
