@@ -159,7 +159,10 @@ def run_rival(model: str, repeats: int, interleaved: Any) -> dict[str, Any]:
         times = {f"{name}_ms": round(value, 1) for name, value in ms.items()}
         return sizes | times | {"speedup_vs_gpytorch": round(ms["gpytorch"] / ms["ours"], 2)}
     seconds, evidence = {}, {}
-    for name, fit in (("ours", our_exact_fit), ("gpytorch", gpytorch_exact_fit)):
+    fits = {"ours": our_exact_fit, "gpytorch": gpytorch_exact_fit}
+    for name, fit in fits.items():
+        # What is loaded on first use is no part of a fit.
+        fit(Grid(table.X, table.Y[:, :20]))
         started = time.perf_counter()
         evidence[name] = fit(table)
         seconds[name] = time.perf_counter() - started

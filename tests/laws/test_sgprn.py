@@ -192,7 +192,7 @@ def test_every_part_of_a_natural_step_rises(rng, monkeypatch, shape):
 
 
 def test_a_natural_step_leaves_no_gradient_of_what_moved_last(rng, monkeypatch):
-    monkeypatch.setattr(sgprn, "_ITERATIONS", 60)
+    monkeypatch.setattr(sgprn, "_WEIGHT_ITERATIONS", 60)
     model, table = world(rng)
     batch = worlds.whole_batch(table)
     twin, norms = random_model(rng, natural=False, inputs=table.X), []

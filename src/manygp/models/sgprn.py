@@ -18,8 +18,9 @@ from manygp.variational import CellBatch, ElboTerms, TensorNormal
 __all__ = ["NetworkPredictor", "RegressionNetwork", "choose_output_shape"]
 
 _JITTER = 1e-6
-# Conjugate gradient iterations of a step; the next step goes on from there.
-_ITERATIONS = 8
+# Conjugate gradient iterations of a step on the latents, and on the weights, which are many; the next step goes on
+# from there.
+_ITERATIONS, _WEIGHT_ITERATIONS = 8, 4
 # Up to so many outputs form one mode, whose covariance is then full; more are split into two modes, at most so far from
 # square.
 _ONE_MODE, _MAX_RATIO = 64, 4.0
@@ -270,7 +271,7 @@ class RegressionNetwork(nn.Module):
             joint = step + weight * torch.einsum("an,apq->pnq", C, inner)
             return (1.0 - g) * (Γ1inv @ step @ Γ2inv) / γ + g * joint
 
-        step = conjugate_gradients(curvature, lambda x: γ * (Γ1 @ x @ Γ2), right, _ITERATIONS, num_batch_dims=1)
+        step = conjugate_gradients(curvature, lambda x: γ * (Γ1 @ x @ Γ2), right, _WEIGHT_ITERATIONS, num_batch_dims=1)
         W.mean.index_copy_(0, batch.outputs, mean + g * step)
 
     def _step_weight_covariances(self, batch: CellBatch, C: Tensor, E: Tensor, β: Tensor, rate: float) -> None:
