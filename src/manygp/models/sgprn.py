@@ -262,6 +262,7 @@ class RegressionNetwork(nn.Module):
         weight = (batch.cell_weight / batch.output_weight).view(-1, 1, 1)
         is_whole = (weight == 1.0) if isinstance(self.likelihood, Gaussian) else torch.zeros_like(weight)
         g = torch.where(is_whole.bool(), 1.0, rate)
+        is_all_whole = bool(is_whole.all())
         gradient = by_mean.unsqueeze(-1) * q.h.unsqueeze(1) - β.unsqueeze(-1) * q.s.view(-1, 1, 1) * (q.W @ Ω)
         mean = W.mean.index_select(0, batch.outputs)
         right = weight * torch.einsum("an,apq->pnq", C, gradient) - mean
@@ -269,7 +270,7 @@ class RegressionNetwork(nn.Module):
         def curvature(step: Tensor) -> Tensor:
             inner = β.unsqueeze(-1) * (torch.einsum("an,pnq->apq", C, step) @ E)
             joint = step + weight * torch.einsum("an,apq->pnq", C, inner)
-            return (1.0 - g) * (Γ1inv @ step @ Γ2inv) / γ + g * joint
+            return joint if is_all_whole else (1.0 - g) * (Γ1inv @ step @ Γ2inv) / γ + g * joint
 
         step = conjugate_gradients(curvature, lambda x: γ * (Γ1 @ x @ Γ2), right, _WEIGHT_ITERATIONS, num_batch_dims=1)
         W.mean.index_copy_(0, batch.outputs, mean + g * step)
