@@ -20,6 +20,7 @@ from manygp.likelihoods import Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
 from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
+from manygp.models.guesses import check_support
 from manygp.models.new_outputs import Population, joined_model, model_of_new_outputs
 from manygp.prediction import Prediction
 
@@ -137,11 +138,11 @@ class LatentVariableEstimator(TrainedEstimator):
         """
         self._check_fitted()
         table = as_table(X, Y, mask, output_names)
-        self._check_inputs(table.X)
+        self._check_inputs(table.X if X is None or Y is None else X)
         if exposure is not None:
             self._check_exposure(self.model_.likelihood)
             table.exposure = as_exposure(exposure, table)
-        self.model_.likelihood.check(np.where(table.observed(slice(None)), table.Y, np.nan))
+        check_support(self.model_.likelihood, table)
         names = self._names_behind(table, output_names, Y)
         population, base, unit = self._population()
         prior = None if latent_mean is None else self._new_latents(latent_mean, latent_variance)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 
 import manygp
@@ -235,6 +236,18 @@ def test_adapted_models_are_saved(free, field, tmp_path):
     ours, theirs = loaded.predict_dist(X), adapted.predict_dist(X)
     assert np.array_equal(ours.mean, theirs.mean)
     assert np.array_equal(ours.variance, theirs.variance)
+
+
+def test_sparse_counts_and_named_inputs_are_adapted_to(rng):
+    counts = scipy.sparse.csr_matrix(rng.poisson(np.exp(waves(places(rng, 12)))))
+    frame = pd.DataFrame(X, columns=["day"])
+    model = manygp.TLVMOGP(**TINY | {"epochs": 1, "num_inducing": 10}, likelihood="poisson").fit(frame, counts[:, :9])
+    adapted = model.adapt(frame, counts[:, 9:], exposure=np.ones(12))
+    assert np.isfinite(adapted.predict(frame)[:, 9:]).all()
+    with pytest.raises(DataError, match="feature names"):
+        model.adapt(frame.rename(columns={"day": "night"}), counts[:, 9:])
+    with pytest.raises(DataError, match="Poisson observations are"):
+        model.adapt(frame, -counts[:, 9:])
 
 
 def test_what_adapt_refuses(free, field):
