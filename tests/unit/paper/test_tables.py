@@ -1,5 +1,6 @@
 """Tables and the results page: published values, ours beside them, and what is said of them."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,19 @@ from typing import Any
 import pytest
 
 from manygp.errors import SettingError
-from manygp.paper import TABLES, PaperTable, Row, find_tables, findings, runs_of, settings_for, write_page, write_tables
+from manygp.estimators import ESTIMATORS
+from manygp.paper import (
+    DATASETS,
+    TABLES,
+    PaperTable,
+    Row,
+    find_tables,
+    findings,
+    runs_of,
+    settings_for,
+    write_page,
+    write_tables,
+)
 from manygp.paper.published import MSE, NLL, TIME
 from manygp.paper.records import KEYS, METRICS, plain, write_record
 from manygp.paper.rendering import make_sheet, to_html, to_markdown
@@ -174,3 +187,12 @@ def test_tables_are_found_by_name() -> None:
     with pytest.raises(SettingError, match="choose from: all, eeg"):
         find_tables("egg")
     assert len(runs_of(find_tables("ablation-nn-nll,ablation-nn-mse"), "fast", [0])) == 16
+
+
+def test_every_setting_is_one_of_its_model() -> None:
+    for table in TABLES.values():
+        for row in (row for row in table.rows if row.dataset in DATASETS and row.model in ESTIMATORS):
+            known = inspect.signature(ESTIMATORS[row.model]).parameters
+            for preset in ("fast", "paper"):
+                unknown = set(row.run(preset, 0).settings) - set(known)
+                assert not unknown, f"{table.name}, {row.label}, {preset}: {row.model} has no {unknown}"
