@@ -189,6 +189,7 @@ def model_scores(split: Split, likelihood: str, seed: int, arguments: argparse.N
         num_inducing=arguments.inducing,
         latent_dim=arguments.latent_dim or "auto",
         epochs=arguments.epochs or "auto",
+        batch_outputs=arguments.batch_outputs or "auto",
         num_samples=10,
         random_state=seed,
         progress=False,
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=200)
     parser.add_argument("--latent-dim", type=int, default=0, help="0 lets the model choose")
     parser.add_argument("--epochs", type=int, default=0, help="0 lets the model choose")
+    parser.add_argument("--batch-outputs", type=int, default=0, help="0 lets the model choose")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=["gene", "smoother", "poisson", "zinb"])
     arguments = parser.parse_args()
     if arguments.quick:

@@ -21,7 +21,8 @@ __all__ = ["check_support", "guess_table", "start_likelihood", "start_posterior"
 
 # A grid of guesses is a copy of the values; of more cells than this only some rows are guessed.
 _MAX_CELLS = 30_000_000
-_SAMPLE_CELLS = 100_000
+# Cells that parameters of the likelihood start from: so many for each output, within limits for all.
+_CELLS_PER_OUTPUT, _LEAST_SAMPLE, _MOST_SAMPLE = 1_000, 100_000, 4_000_000
 _CHUNK_CELLS = 4_000_000
 _POSTERIOR_CELLS = 8192
 # Guesses are centred so often, and no guess is farther from its level than this.
@@ -116,7 +117,8 @@ def start_likelihood(
     if isinstance(model.likelihood, Gaussian) and model.likelihood.noise.numel() == 1:
         # The noise is known from the start of the rest.
         return
-    sample = _Sample(table, _SAMPLE_CELLS, rng, scaling)
+    size = int(np.clip(_CELLS_PER_OUTPUT * table.num_outputs, _LEAST_SAMPLE, _MOST_SAMPLE))
+    sample = _Sample(table, size, rng, scaling)
     level = model.levels(sample.outputs)
     f = level
     if factors is not None:
