@@ -10,8 +10,9 @@ from manygp.variational import CoordinatePrior
 
 __all__ = ["add_places", "numbers_at", "place_outputs", "refresh_prior", "set_rest", "with_coordinates"]
 
-# The least that data say about a latent dimension, in precisions of its prior.
-_LEAST_NEWS = 1e-6
+# The least that data say about an output, in precisions of its prior, or else nothing is known of it; the least share
+# of a posterior's precision that counts as news; and the variance of what is not known.
+_LEAST_NEWS, _LEAST_SHARE, _UNKNOWN = 1e-3, 0.1, 1e6
 # A prior in training need not be as good as a prediction.
 _FEWER_NEIGHBOURS = 24
 
@@ -37,8 +38,8 @@ def place_outputs(model: TransformedLatentModel, features: Float[Tensor, "p f"])
 def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int) -> None:
     """Give every output the prior that the others' latent vectors suggest: p(h_p | all that is known of the others).
 
-    Data speak about h_p through q(h_p) divided by its prior; that, of all outputs but p, is what a GP over the
-    coordinates is conditioned on. Outputs without observations are set to their prior.
+    A GP over the coordinates is conditioned on the means of q(h) of all outputs but p, which count as sure as q(h) is
+    beyond its prior. Outputs without observations are set to their prior.
     """
     assert model.coordinates is not None
     values, noise = _news(model)
@@ -82,20 +83,18 @@ def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Te
     latents = model.latents
     L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
     prior = latents.prior_variances()
-    prior_mean = torch.zeros_like(latents.mean) if latents.prior_mean is None else latents.prior_mean
     q = L.square().sum(-1).clamp(min=1e-12) if latents.posterior != "point" else 1e-3 * prior
-    # q(h) / p(h): precisions and their products with the means are subtracted
-    precision = (1.0 / q - 1.0 / prior).clamp(min=_LEAST_NEWS / prior)
-    values = (latents.mean / q - prior_mean / prior) / precision
-    # Of what is not known the value is as good as any, and large ones would spoil the sums.
-    is_news = precision > 1e3 * _LEAST_NEWS / prior
-    values = torch.where(is_news, values, latents.mean)
+    # Of q(h) / p(h) the precision, but not the mean: where data say little, that would be a quotient of small numbers.
+    news = 1.0 / q - 1.0 / prior
+    is_news = news > _LEAST_NEWS / prior
+    precision = torch.maximum(news, _LEAST_SHARE / q)
+    values = latents.mean
     # Levels and the like are points, whose errors are left to the independent part.
     rest = ([] if model.level is None else [model.level]) + [row[:, None] for row in model.likelihood.row_parameters()]
     values = torch.cat([values, *rest], -1)
     noise = torch.zeros_like(values)
-    noise[~is_news.any(-1)] = 1.0 / _LEAST_NEWS
     noise[:, : latents.dim] = 1.0 / precision
+    noise[~is_news.any(-1)] = _UNKNOWN
     return values.detach(), noise
 
 
