@@ -88,7 +88,7 @@ def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Te
     news = 1.0 / q - 1.0 / prior
     is_news = news > _LEAST_NEWS / prior
     precision = torch.maximum(news, _LEAST_SHARE / q)
-    values = latents.mean
+    values: Tensor = latents.mean
     # Levels and the like are points, whose errors are left to the independent part.
     rest = ([] if model.level is None else [model.level]) + [row[:, None] for row in model.likelihood.row_parameters()]
     values = torch.cat([values, *rest], -1)
