@@ -1,4 +1,4 @@
-"""An output without a single observation changes nothing but its own KL."""
+"""An output without a single observation changes nothing but its own KL and the prior of its own noise."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_a_missing_output_adds_its_own_kl_only(rng, latent_posterior, likelihood
     with torch.no_grad():
         without = model.elbo(worlds.whole_batch(table), worlds.generator())
         with_it = model.elbo(worlds.whole_batch(wider), worlds.generator())
-        own = model.latents.kl(torch.tensor([4]))[0]
+        own = (model.latents.kl(torch.tensor([4])) + model.likelihood.negative_log_prior(torch.tensor([4])))[0]
     assert torch.equal(with_it.expected_log_lik, without.expected_log_lik)
     assert torch.equal(with_it.kl_u, without.kl_u)
     assert_close(with_it.kl_h - without.kl_h, own)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from manygp.estimators import estimator as estimator_module
 
@@ -78,7 +79,8 @@ def test_shifted_and_scaled_outputs_shift_and_scale_predictions():
 def test_noise_is_what_observations_have_and_the_function_has_not(model):
     observed, function = (model.predict_dist(X_NEW, observation_noise=noise) for noise in (True, False))
     assert np.array_equal(observed.mean, function.mean)
-    noise = model.model_.likelihood.noise.detach().numpy() * model.scaling_.y_scale**2
+    _, noise = model.model_.likelihood.conditional_moments(torch.zeros(5, dtype=torch.float64), torch.arange(5))
+    noise = noise.detach().numpy() * model.scaling_.y_scale**2
     np.testing.assert_allclose(observed.variance - function.variance, np.broadcast_to(noise, (7, 5)), rtol=1e-9)
 
 

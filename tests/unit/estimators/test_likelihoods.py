@@ -67,10 +67,11 @@ def test_every_likelihood_works_from_fit_to_load(case, preset, tmp_path):
 def test_auto_looks_at_the_values_and_says_what_it_chose(Y, chosen, caplog, tmp_path):
     with caplog.at_level(logging.INFO, logger="manygp"):
         model = tiny("auto").fit(X, Y)
-    assert model.likelihood_ == chosen
+    # Real values may have a noise of each output's own.
+    assert model.likelihood_.endswith(chosen)
     assert f"chose '{chosen}'" in caplog.text
     model.save(tmp_path / "model")
-    assert manygp.load(tmp_path / "model").likelihood_ == chosen
+    assert manygp.load(tmp_path / "model").likelihood_ == model.likelihood_
 
 
 def test_lists_of_cells(tmp_path):

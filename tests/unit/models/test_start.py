@@ -17,6 +17,7 @@ from manygp.models import (
     evidence_lengthscales,
     find_lengthscales,
     find_noise_spread,
+    latent_dim_of,
 )
 from manygp.training import History
 
@@ -90,6 +91,11 @@ def test_the_latent_dimensions_suffice_for_the_rank_of_the_data(rng):
     assert choose_latent_dim(table, Scaling.fit(table), rng) >= 2
     assert choose_latent_dim(Grid(table.X, table.Y[:, :1]), worlds.raw(table), rng) == 1
     assert choose_latent_dim(as_cells(table), worlds.raw(table), rng) >= 1
+
+
+@pytest.mark.parametrize(("rank", "p", "dim"), [(1, 30, 3), (8, 30, 8), (1, 3, 2), (1, 1, 1)])
+def test_latent_dimensions_are_not_too_few(rng, rank, p, dim):
+    assert latent_dim_of(rank, low_rank(rng, p=p)) == dim
 
 
 def test_rough_functions_have_more_inducing_points(rng):
