@@ -38,8 +38,8 @@ def evidence_lengthscales(
     """Shared ARD lengthscales that maximise the exact evidence of a few outputs, each a GP of its own.
 
     Every output contributes a subset of its cells: neighbours of a random cell, so that short lengthscales show, and
-    as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them. None is shorter
-    than a third of the distance between neighbours: there, all functions are white, whatever the lengthscale.
+    as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them. Neighbours
+    are not farther than three lengthscales apart: there, all functions are white, whatever the lengthscales.
 
     `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
     share pass for noise of each.
@@ -48,7 +48,6 @@ def evidence_lengthscales(
     max_noise = max(max_noise, 1e-6)
     x, y, seen = _subsets(table, scaling, rng, max_points)
     d = x.shape[-1]
-    shortest = _SHORTEST * _spacing(scaling.scale_x(table.X), rng)
     best, start = math.inf, None
     for factor in _GRID:
         for noise in sorted({min(noise, max_noise) for noise in (0.01, 0.1, 0.5)}):
@@ -70,17 +69,17 @@ def evidence_lengthscales(
 
     optimizer.step(closure)
     final = raw.detach() if torch.isfinite(raw).all() else start
-    lengthscale = np.maximum(final[:d].exp().numpy(), shortest)
+    lengthscale = final[:d].exp().numpy()
+    lengthscale *= max(1.0, _SHORTEST * _spacing(scaling.scale_x(table.X) / lengthscale))
     return Lengthscales(lengthscale, float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))
 
 
-def _spacing(x: FloatArray, rng: np.random.Generator) -> float:
+def _spacing(x: FloatArray) -> float:
     """Median distance of an input to the nearest one that is not the same."""
     x = np.unique(x, axis=0)
     if len(x) < 2:
         return 0.0
-    some = x[rng.choice(len(x), min(len(x), _MAX_QUERIES), replace=False)]
-    return float(np.median(cKDTree(x).query(some, k=2)[0][:, 1]))
+    return float(np.median(cKDTree(x).query(x[:: 1 + len(x) // _MAX_QUERIES], k=2)[0][:, 1]))
 
 
 def _negative_evidence(
