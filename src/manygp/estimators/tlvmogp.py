@@ -8,37 +8,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Grid, Scaling, Table
+from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS, CoordinateMap
-from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator
-from manygp.estimators.priors import PriorMeans, prior_means
+from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import check_choice, check_positive, check_size
+from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
 from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import (
-    LIKELIHOODS,
-    Gaussian,
-    Likelihood,
-    PooledGaussian,
-    choose_likelihood,
-    make_likelihood,
-)
-from manygp.models import (
-    TransformedLatentModel,
-    choose_latent_dim,
-    choose_num_inducing,
-    choose_scaling,
-    find_lengthscales,
-    find_noise_spread,
-    latent_dim_of,
-    start_from_data,
-    start_from_prior,
-)
+from manygp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
+from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs, with_coordinates
-from manygp.models.guesses import check_support, guess_table, start_likelihood, start_posterior
+from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_places
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
@@ -47,12 +30,9 @@ __all__ = ["TLVMOGP"]
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
-_PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
-# Guesses are mostly noise, of which no rank explains anything.
-_GUESS_TOLERANCE = 2e-3
 
 
 class TLVMOGP(LatentVariableEstimator):
@@ -202,7 +182,7 @@ class TLVMOGP(LatentVariableEstimator):
     def likelihood_(self) -> str:
         """Name of the likelihood, or of its class if it was given as an object."""
         self._check_fitted()
-        return _name_of(self.model_.likelihood)
+        return likelihood_name(self.model_.likelihood)
 
     @property
     def inducing_points_(self) -> FloatArray:
@@ -229,15 +209,8 @@ class TLVMOGP(LatentVariableEstimator):
                 f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
                 f"observations are {likelihood.support}: leave standardize at True or False."
             )
-        if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood, rng)
-        begin = self._begin_at_data if likelihood.is_affine else self._begin_at_guesses
-        return begin(table, likelihood, rng)
-
-    def _knows_places(self, table: Table) -> bool:
-        """Whether outputs are told apart by coordinates of the user's own."""
-        is_given = self.latent_prior_mean is not None and not isinstance(self.latent_prior_mean, str)
-        return table.coordinates is not None or is_given
+        begin = begin_at_prior if self.preset == "paper" else begin_at_data
+        return begin(self, table, likelihood, rng)
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""
@@ -268,99 +241,6 @@ class TLVMOGP(LatentVariableEstimator):
         check_positive("latent_prior_variance", self.latent_prior_variance)
         check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
-
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
-    ) -> tuple[TransformedLatentModel, Scaling]:
-        """A model and scaling after the published procedure."""
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        if outputs == "completed":
-            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
-        published = (
-            _PAPER["latent_dim"] if self.latent_dim == "auto" and self.latent_prior_mean == "pca" else self.latent_dim
-        )
-        prior = prior_means(self.latent_prior_mean, table, published, likelihood, rng)
-        default = _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]
-        latent_dim = default if self.latent_dim == "auto" else self.latent_dim
-        automatic = min(_PAPER["num_inducing"], table.num_observed)
-        num_inducing = automatic if self.num_inducing == "auto" else self.num_inducing
-        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
-        start_from_prior(model)
-        return model, scaling
-
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
-    ) -> tuple[TransformedLatentModel, Scaling]:
-        """A model and scaling with all that is not given chosen from the data."""
-        prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
-        rank, latent_dim = self._dims(table, Scaling.fit(table, outputs="global"), prior, rng)
-        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
-            self.standardize,  # type: ignore[arg-type]
-            (str(self.standardize),),
-        )
-        if self.standardize is True and self._knows_places(table):
-            # An output that is known by its place alone has no centre and scale of its own.
-            kinds = ("global",)
-        choice = choose_scaling(table, kinds, rank, rng)
-        scaling = choice.scaling
-        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior is None
-        factors = factorise(table, scaling, latent_dim, rng=rng) if is_factorised else None
-        found = find_lengthscales(table, scaling, factors, choice.held_out_error, rng)
-        num_inducing: Any = self.num_inducing
-        if num_inducing == "auto":
-            num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
-        spread = find_noise_spread(table, scaling, factors)
-        if type(likelihood) is Gaussian and isinstance(self.likelihood, str) and not spread.is_negligible:
-            likelihood = PooledGaussian(table.num_outputs)
-        logger.info(
-            "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s",
-            *(latent_dim, num_inducing, choice.kind, _name_of(likelihood)),
-        )
-        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
-        start_from_data(model, table, scaling, found, factors, rng)
-        if isinstance(model.likelihood, PooledGaussian):
-            model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
-        start_likelihood(model, table, scaling, factors, rng)
-        return model, scaling
-
-    def _begin_at_guesses(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
-    ) -> tuple[TransformedLatentModel, Scaling]:
-        """As from data, with guesses of f in the place of counts or labels."""
-        guesses, level = guess_table(likelihood, table, rng)
-        scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
-        prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
-        rank, latent_dim = self._dims(guesses, scaling, prior, rng, tolerance=_GUESS_TOLERANCE)
-        is_factorised = isinstance(table, Grid) and table.num_outputs > 1 and prior is None
-        factors = factorise(guesses, scaling, latent_dim, rng=rng) if is_factorised else None
-        held_out_error = choose_scaling(guesses, ("none",), rank, rng).held_out_error
-        found = find_lengthscales(guesses, scaling, factors, held_out_error, rng)
-        num_inducing: Any = self.num_inducing
-        if num_inducing == "auto":
-            num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
-        logger.info("latent_dim=%d, num_inducing=%d", latent_dim, num_inducing)
-        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior)
-        start_from_data(model, guesses, scaling, found, factors, rng)
-        model.set_levels(torch.as_tensor(level))
-        is_whole = guesses.num_inputs == table.num_inputs
-        start_likelihood(model, table, scaling, factors if is_whole else None, rng)
-        start_posterior(model, guesses, scaling, found, rng)
-        return model, scaling
-
-    def _dims(
-        self,
-        table: Table,
-        scaling: Scaling,
-        prior: PriorMeans | None,
-        rng: np.random.Generator,
-        tolerance: float = 0.02,
-    ) -> tuple[int, int]:
-        """The rank of the data, as far as latent vectors could show it, and the latent dimensions."""
-        given: Any = self.latent_dim if prior is None else prior.mean.shape[1]
-        known = {} if given == "auto" else {"most": given}
-        rank = choose_latent_dim(table, scaling, rng, **known, tolerance=tolerance)
-        return rank, latent_dim_of(rank, table) if given == "auto" else given
 
     def _untrained(
         self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any, prior: PriorMeans | None
@@ -434,10 +314,5 @@ class TLVMOGP(LatentVariableEstimator):
 
     def _chosen_likelihood(self, likelihood: Likelihood) -> dict[str, str]:
         """The name of the likelihood where it is not the one that was set."""
-        name = _name_of(likelihood)
+        name = likelihood_name(likelihood)
         return {"likelihood": name} if isinstance(self.likelihood, str) and name != self.likelihood else {}
-
-
-def _name_of(likelihood: Likelihood) -> str:
-    kind = type(likelihood)
-    return next((name for name, known in LIKELIHOODS.items() if known is kind), kind.__name__)

@@ -13,7 +13,7 @@ from manygp.likelihoods.negative_binomial import NegativeBinomial
 from manygp.likelihoods.noiseless import Noiseless
 from manygp.likelihoods.poisson import Poisson
 from manygp.likelihoods.pooled_gaussian import PooledGaussian
-from manygp.likelihoods.registry import LIKELIHOODS, choose_likelihood, make_likelihood
+from manygp.likelihoods.registry import LIKELIHOODS, choose_likelihood, likelihood_name, make_likelihood
 from manygp.likelihoods.student_t import StudentT
 from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
 from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
@@ -33,5 +33,6 @@ __all__ = [
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "choose_likelihood",
+    "likelihood_name",
     "make_likelihood",
 ]

@@ -19,7 +19,7 @@ from manygp.likelihoods.student_t import StudentT
 from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
 from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
 
-__all__ = ["LIKELIHOODS", "choose_likelihood", "make_likelihood"]
+__all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_name", "make_likelihood"]
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
@@ -77,6 +77,12 @@ def _by_name(name: str, num_outputs: int, options: dict[str, Any]) -> Likelihood
         if option not in known:
             raise SettingError(f"{name!r} has no option {option!r}: it knows {', '.join(known) or 'none'}.")
     return LIKELIHOODS[name](num_outputs, **options)
+
+
+def likelihood_name(likelihood: Likelihood) -> str:
+    """The name that the likelihood has in `LIKELIHOODS`, or that of its class if it has none."""
+    kind = type(likelihood)
+    return next((name for name, known in LIKELIHOODS.items() if known is kind), kind.__name__)
 
 
 def choose_likelihood(values: np.ndarray) -> str:

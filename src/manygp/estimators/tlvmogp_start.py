@@ -1,0 +1,147 @@
+"""Where a T-LVMOGP begins: all that its settings leave open is chosen here, from the data or as published."""
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from manygp.data import Grid, Scaling, Table
+from manygp.data.factorisation import Factorisation, factorise
+from manygp.errors import SettingError
+from manygp.estimators.priors import PriorMeans, prior_means
+from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
+from manygp.models import (
+    TransformedLatentModel,
+    choose_latent_dim,
+    choose_num_inducing,
+    choose_scaling,
+    find_lengthscales,
+    find_noise_spread,
+    latent_dim_of,
+    start_from_data,
+    start_from_prior,
+)
+from manygp.models.guesses import guess_table, start_likelihood, start_posterior
+from manygp.models.start import ScalingChoice
+
+if TYPE_CHECKING:
+    from manygp.estimators.tlvmogp import TLVMOGP
+
+__all__ = ["begin_at_data", "begin_at_prior"]
+
+logger = logging.getLogger("manygp")
+
+_PAPER = {"latent_dim": 3, "num_inducing": 200}
+# Guesses are mostly noise, of which no rank explains anything.
+_GUESS_TOLERANCE = 2e-3
+
+
+def begin_at_prior(
+    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator
+) -> tuple[TransformedLatentModel, Scaling]:
+    """A model and scaling after the published procedure."""
+    standardize: Any = settings.standardize
+    outputs = {True: "global", False: "none"}.get(standardize, standardize)
+    if outputs == "completed":
+        raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
+    scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
+    is_open = settings.latent_dim == "auto"
+    published = _PAPER["latent_dim"] if is_open and settings.latent_prior_mean == "pca" else settings.latent_dim
+    prior = prior_means(settings.latent_prior_mean, table, published, likelihood, rng)
+    default = _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]
+    latent_dim = default if is_open else settings.latent_dim
+    automatic = min(_PAPER["num_inducing"], table.num_observed)
+    num_inducing = automatic if settings.num_inducing == "auto" else settings.num_inducing
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior)
+    start_from_prior(model)
+    return model, scaling
+
+
+def begin_at_data(
+    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator
+) -> tuple[TransformedLatentModel, Scaling]:
+    """A model and scaling with all that is not given chosen from the data, or from guesses of f behind counts."""
+    values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
+    prior = prior_means(settings.latent_prior_mean, table, settings.latent_dim, likelihood, rng)
+    look = _look_at_values if level is None else _look_at_guesses
+    choice, latent_dim, factors = look(settings, table, values, prior, rng)
+    scaling = choice.scaling
+    found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+    num_inducing: Any = settings.num_inducing
+    if num_inducing == "auto":
+        num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
+    spread = find_noise_spread(table, scaling, factors) if isinstance(likelihood, Gaussian) else None
+    is_named = type(likelihood) is Gaussian and isinstance(settings.likelihood, str)
+    if is_named and spread is not None and not spread.is_negligible:
+        likelihood = PooledGaussian(table.num_outputs)
+    logger.info(
+        "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s",
+        *(latent_dim, num_inducing, choice.kind, likelihood_name(likelihood)),
+    )
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior)
+    start_from_data(model, values, scaling, found, factors, rng)
+    if isinstance(model.likelihood, PooledGaussian) and spread is not None:
+        model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
+    if level is not None:
+        model.set_levels(torch.as_tensor(level))
+    is_whole = values.num_inputs == table.num_inputs
+    start_likelihood(model, table, scaling, factors if is_whole else None, rng)
+    if level is not None:
+        start_posterior(model, values, scaling, found, rng)
+    return model, scaling
+
+
+def _look_at_values(
+    settings: "TLVMOGP", table: Table, values: Table, prior: PriorMeans | None, rng: np.random.Generator
+) -> tuple[ScalingChoice, int, Factorisation | None]:
+    """Scaling of the table, latent dimensions and factors, if there are some."""
+    rank, latent_dim = _dims(settings, values, Scaling.fit(values, outputs="global"), prior, rng)
+    standardize: Any = settings.standardize
+    kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(standardize, (str(standardize),))
+    if standardize is True and _knows_places(settings, table):
+        # An output that is known by its place alone has no centre and scale of its own.
+        kinds = ("global",)
+    choice = choose_scaling(values, kinds, rank, rng)
+    return choice, latent_dim, _factors(values, choice.scaling, latent_dim, prior, rng)
+
+
+def _look_at_guesses(
+    settings: "TLVMOGP", table: Table, values: Table, prior: PriorMeans | None, rng: np.random.Generator
+) -> tuple[ScalingChoice, int, Factorisation | None]:
+    """As `_look_at_values`, with outputs that stay as they are."""
+    scaling = Scaling.fit(table, inputs=settings.standardize is not False, outputs="none")
+    rank, latent_dim = _dims(settings, values, scaling, prior, rng, tolerance=_GUESS_TOLERANCE)
+    factors = _factors(values, scaling, latent_dim, prior, rng)
+    return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling), latent_dim, factors
+
+
+def _knows_places(settings: "TLVMOGP", table: Table) -> bool:
+    """Whether outputs are told apart by coordinates of the user's own."""
+    is_given = settings.latent_prior_mean is not None and not isinstance(settings.latent_prior_mean, str)
+    return table.coordinates is not None or is_given
+
+
+def _dims(
+    settings: "TLVMOGP",
+    table: Table,
+    scaling: Scaling,
+    prior: PriorMeans | None,
+    rng: np.random.Generator,
+    tolerance: float = 0.02,
+) -> tuple[int, int]:
+    """The rank of the data, as far as latent vectors could show it, and the latent dimensions."""
+    given: Any = settings.latent_dim if prior is None else prior.mean.shape[1]
+    known = {} if given == "auto" else {"most": given}
+    rank = choose_latent_dim(table, scaling, rng, **known, tolerance=tolerance)
+    return rank, latent_dim_of(rank, table) if given == "auto" else given
+
+
+def _factors(
+    table: Table, scaling: Scaling, latent_dim: int, prior: PriorMeans | None, rng: np.random.Generator
+) -> Factorisation | None:
+    """Factors that latent vectors can start from: none for lists of cells, nor where a prior says where they are."""
+    if not isinstance(table, Grid) or table.num_outputs == 1 or prior is not None:
+        return None
+    return factorise(table, scaling, latent_dim, rng=rng)
