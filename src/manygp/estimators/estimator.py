@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from manygp.data.annotated import is_annotated
 from manygp.data.exposure import as_exposure
 from manygp.data.table import FloatArray, IntArray, find_outputs
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.prediction import Prediction
@@ -28,7 +29,7 @@ __all__ = ["Estimator"]
 _CHUNK_NUMBERS = 8_000_000
 
 
-class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
+class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
     A leaf stores its settings in `__init__` and defines `_fit_table`, which sets `model_`, `scaling_` and `history_`,
@@ -238,46 +239,6 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         names = [self.output_names_[i] for i in chosen]
         return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise, exposure)
 
-    def evaluate(
-        self,
-        X: Any,
-        Y: Any = None,
-        outputs: Any = None,
-        *,
-        exposure: Any = None,
-        plug_in: bool = False,
-        layer: str | None = None,
-    ) -> dict[str, float]:
-        """Scores of the predictions over the cells of Y that are not NaN, see `Prediction.score`.
-
-        Parameters
-        ----------
-        X, Y
-            Inputs (n, d) and values (n, p), or an AnnData.
-        outputs
-            Names or positions of the outputs that the columns of Y are; all by default.
-        exposure
-            For counts: the exposure of each row, shape (n,); 1 by default.
-        plug_in
-            Whether the nll takes the mean of f for f, as the paper does for counts.
-        layer
-            As in `fit`.
-        """
-        self._check_fitted()
-        table = as_table(X, Y, layer=layer)
-        named = hasattr(Y, "columns") or hasattr(Y, "dims") or is_annotated(X)
-        if outputs is None and named and set(table.output_names) <= set(self.output_names_):
-            # Columns that say which outputs they are may come in any order.
-            outputs = list(table.output_names)
-        if outputs is None and table.num_outputs != self.n_outputs_:
-            raise DataError(
-                f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
-                "in the same order, or name them with outputs=."
-            )
-        return self.predict_dist(table.X, outputs, exposure=exposure).score(
-            table.values(slice(0, table.num_inputs)), plug_in=plug_in
-        )
-
     def annotate(self, data: Any, *, exposure: Any = None, key: str = "manygp") -> None:
         """Write what the model says into an AnnData.
 
@@ -303,21 +264,6 @@ class Estimator(RegressorMixin, MultiOutputMixin, BaseEstimator):
         data.layers[f"{key}_std"] = dist.std.astype(np.float32)
         if hasattr(self, "latent_mean_"):
             data.varm[f"{key}_latent"] = self.latent_mean_[find_outputs(self.output_names_, names)]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
-        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        mean = np.asarray(self.predict(X)).reshape(Y.shape)
-        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        w = np.where(np.isnan(Y), 0.0, weight[:, None])
-        filled = np.nan_to_num(Y)
-        total = np.maximum(w.sum(0), np.finfo(float).tiny)
-        center = (w * filled).sum(0) / total
-        explained, spread = (w * (filled - mean) ** 2).sum(0), (w * (filled - center) ** 2).sum(0)
-        usable = spread > 0
-        if not usable.any():
-            return float(np.mean(np.where(explained > 0, 0.0, 1.0)))
-        return float(np.mean(1.0 - explained[usable] / spread[usable]))
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written."""

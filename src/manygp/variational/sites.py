@@ -114,44 +114,16 @@ class SiteEvidence(Evidence):
         return sites.total, q
 
     def _sites(self, q: PosteriorMoments) -> _Sites:
-        m = len(self.Kuu)
+        walk = _Walk(self, q)
+        by_K = self.K.visit(walk.visit)
+        μ, v, slope, curvature = walk.cells
         with torch.no_grad():
-            ω = 1.0 if self.shrinkage is None else self.shrinkage.detach()
-            alpha, C = projection_matrices(self.Linv, q, ω)
-            μ, v, slope, curvature = self.Linv.new_empty(4, len(self.y))
-            information, convex, s = self.Linv.new_zeros(m, m), self.Linv.new_zeros(m, m), self.Linv.new_zeros(m)
-            pull, diagonal = torch.zeros_like(s), self.diagonal.detach()
-        totals, is_convex = [s.new_zeros(())], False
-
-        def visit(rows: slice, K: Tensor) -> Tensor:
-            nonlocal is_convex
-            K = K.to(C.dtype)
-            KC = K @ C
-            # μᵢ = kᵢᵀ α and vᵢ = ω kᵢᵢ − kᵢᵀ C kᵢ
-            torch.mv(K, alpha, out=μ[rows])
-            v[rows] = (diagonal[rows] - (KC * K).sum(-1)).clamp_(min=MIN_VARIANCE)
-            with torch.enable_grad():
-                total, slope[rows], curvature[rows] = self._cells(rows, μ[rows], v[rows])
-            totals.append(total)
-            β = _precisions(curvature[rows])
-            information.add_(gram(K * β.sqrt().unsqueeze(-1)))
-            s.addmv_(K.T, slope[rows])
-            pull.addmv_(K.T, β * μ[rows])
-            positive = (curvature[rows] > 0.0).nonzero().squeeze(-1)
-            if len(positive):
-                is_convex = True
-                convex.add_(gram(K[positive] * curvature[rows][positive].sqrt().unsqueeze(-1)))
-            # ∂/∂K = s αᵀ − 2 diag(c) K C
-            return KC.mul_(-2.0 * curvature[rows].unsqueeze(-1)).addr_(slope[rows], alpha)
-
-        by_K = self.K.visit(visit)
-        with torch.no_grad():
-            information, a = whitened(self.Linv, information), self.Linv @ s
+            information, a = whitened(self.Linv, walk.information), self.Linv @ walk.s
             # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
             W = -0.5 * information
-            if is_convex:
-                W += whitened(self.Linv, convex)
-            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, ω)
+            if walk.is_convex:
+                W += whitened(self.Linv, walk.convex)
+            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
         inputs = [*self.K.inputs, self.diagonal, self.Kuu, q.mean, q.covariance]
         gradients = [*by_K, curvature, by_Kuu, a, W]
         if self.level is not None:
@@ -159,11 +131,11 @@ class SiteEvidence(Evidence):
         if self.shrinkage is not None:
             # ∂/∂ω Σ cᵢ vᵢ beyond that through ω kᵢᵢ: −Σ cᵢ kᵢᵀ Kuu⁻¹ kᵢ
             inputs, gradients = [*inputs, self.shrinkage], [*gradients, -W.trace()]
-        total = with_gradients(torch.stack(totals).sum(), inputs, gradients)
+        total = with_gradients(torch.stack(walk.totals).sum(), inputs, gradients)
         if self.shrinkage is not None:
             # −KL[q(f | u) ‖ p(f | u)] = ½ Σᵢ 1 + log ω − ω
             total = total + 0.5 * len(self.y) * (1.0 + self.shrinkage.log() - self.shrinkage)
-        return _Sites(μ, v, slope, curvature, total, information, self.Linv @ pull + a)
+        return _Sites(μ, v, slope, curvature, total, information, self.Linv @ walk.pull + a)
 
     def _cells(self, rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`Likelihood.sites` of some cells."""
@@ -225,6 +197,45 @@ class SiteEvidence(Evidence):
                 return
             posterior.step(theta, precision, 1.0)
             rate *= 0.5
+
+
+class _Walk:
+    """A walk over the cells of a batch at one q(v), which leaves marginals, derivatives of each cell and sums."""
+
+    @torch.no_grad()
+    def __init__(self, evidence: SiteEvidence, q: PosteriorMoments):
+        Linv, shrinkage, m = evidence.Linv, evidence.shrinkage, len(evidence.Kuu)
+        self.evidence, self.diagonal = evidence, evidence.diagonal.detach()
+        self.ω = 1.0 if shrinkage is None else shrinkage.detach()
+        self.alpha, self.C = projection_matrices(Linv, q, self.ω)
+        # μ, v, s = ∂E/∂μ and c = ∂E/∂v of every cell
+        self.cells = Linv.new_empty(4, len(evidence.y))
+        # Kᵀ diag(β) K, Kᵀ diag(c) K of the cells with c > 0, Kᵀ s and Kᵀ diag(β) μ
+        self.information, self.convex = Linv.new_zeros(m, m), Linv.new_zeros(m, m)
+        self.s, self.pull = Linv.new_zeros(m), Linv.new_zeros(m)
+        self.totals, self.is_convex = [Linv.new_zeros(())], False
+
+    def visit(self, rows: slice, K: Tensor) -> Tensor:
+        """Take in a chunk of cells; returns the gradient for its rows of K."""
+        K = K.to(self.C.dtype)
+        KC = K @ self.C
+        μ, v, slope, curvature = self.cells[:, rows]
+        # μᵢ = kᵢᵀ α and vᵢ = ω kᵢᵢ − kᵢᵀ C kᵢ
+        torch.mv(K, self.alpha, out=μ)
+        v[:] = (self.diagonal[rows] - (KC * K).sum(-1)).clamp_(min=MIN_VARIANCE)
+        with torch.enable_grad():
+            total, slope[:], curvature[:] = self.evidence._cells(rows, μ, v)
+        self.totals.append(total)
+        β = _precisions(curvature)
+        self.information.add_(gram(K * β.sqrt().unsqueeze(-1)))
+        self.s.addmv_(K.T, slope)
+        self.pull.addmv_(K.T, β * μ)
+        positive = (curvature > 0.0).nonzero().squeeze(-1)
+        if len(positive):
+            self.is_convex = True
+            self.convex.add_(gram(K[positive] * curvature[positive].sqrt().unsqueeze(-1)))
+        # ∂/∂K = s αᵀ − 2 diag(c) K C
+        return KC.mul_(-2.0 * curvature.unsqueeze(-1)).addr_(slope, self.alpha)
 
 
 def _precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
