@@ -2,7 +2,6 @@
 
 import logging
 import os
-from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -23,7 +22,6 @@ from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points
-from manygp.training import TrainingSettings
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
 __all__ = ["GMOGP"]
@@ -222,10 +220,6 @@ class GMOGP(TrainedEstimator):
         likelihood = make_likelihood(self.likelihood, p)
         likelihood.sparse_rows = fast
         return SparseIndependentModel(processes, likelihood)
-
-    def _training_settings(self, epochs: int) -> TrainingSettings:
-        settings = super()._training_settings(epochs)
-        return replace(settings, frozen_epochs=0) if self.freeze_likelihood == "auto" else settings
 
     def _work(self, model: SparseIndependentModel, cells: float) -> float:
         """Multiplications of a step: covariances with all kernels, their factorisation, and the attention of rows.

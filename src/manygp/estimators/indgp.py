@@ -53,7 +53,8 @@ class IndGP(TrainedEstimator):
     likelihood
         "gaussian", or any other name or likelihood, which is always sparse.
     epochs, batch_inputs, batch_outputs, learning_rate, dtype, freeze_likelihood, max_grad_norm
-        Of the training of sparse GPs, see `TLVMOGP`; exact GPs take `epochs` and `learning_rate` in preset "paper".
+        Of the training of sparse GPs, see `TLVMOGP`; "auto" never freezes the likelihood. Exact GPs take `epochs` and
+        `learning_rate` in preset "paper".
     standardize
         True scales inputs, and outputs one by one or all alike, whichever predicts held-out cells better ("paper": raw
         inputs, one scale for all outputs). "output" and "global" name a choice; False leaves everything raw.

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -28,7 +27,7 @@ from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
 from manygp.models.processes import choose_num_points
-from manygp.training import EpochRecord, History, TrainingSettings
+from manygp.training import EpochRecord, History
 from manygp.variational import CellBatch, CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
 __all__ = ["OILMM"]
@@ -319,10 +318,6 @@ class OILMM(TrainedEstimator):
         m = 0 if isinstance(model.processes, ExactProcesses) else model.processes.num_inducing
         rows = min(cells, 2.0 * cells / p)
         return 6.0 * rows * q * (m * m + q * q + p * q) + 10.0 * q * float(m) ** 3
-
-    def _training_settings(self, epochs: int) -> TrainingSettings:
-        settings = super()._training_settings(epochs)
-        return replace(settings, frozen_epochs=0) if self.freeze_likelihood == "auto" else settings
 
     def _sizes(self) -> dict[str, Any]:
         return {

@@ -175,6 +175,8 @@ class TLVMOGP(LatentVariableEstimator):
 
     model_: TransformedLatentModel
     _knows_exposure = True
+    # A free noise would explain the published start away.
+    _paper_frozen_share = 0.5
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -211,6 +213,11 @@ class TLVMOGP(LatentVariableEstimator):
             )
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
         return begin(self, table, likelihood, rng)
+
+    def _knows_places(self, table: Table) -> bool:
+        """Whether outputs are told apart by coordinates of the user's own."""
+        is_given = self.latent_prior_mean is not None and not isinstance(self.latent_prior_mean, str)
+        return table.coordinates is not None or is_given
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""

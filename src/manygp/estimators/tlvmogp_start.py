@@ -100,7 +100,7 @@ def _look_at_values(
     rank, latent_dim = _dims(settings, values, Scaling.fit(values, outputs="global"), prior, rng)
     standardize: Any = settings.standardize
     kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(standardize, (str(standardize),))
-    if standardize is True and _knows_places(settings, table):
+    if standardize is True and settings._knows_places(table):
         # An output that is known by its place alone has no centre and scale of its own.
         kinds = ("global",)
     choice = choose_scaling(values, kinds, rank, rng)
@@ -115,12 +115,6 @@ def _look_at_guesses(
     rank, latent_dim = _dims(settings, values, scaling, prior, rng, tolerance=_GUESS_TOLERANCE)
     factors = _factors(values, scaling, latent_dim, prior, rng)
     return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling), latent_dim, factors
-
-
-def _knows_places(settings: "TLVMOGP", table: Table) -> bool:
-    """Whether outputs are told apart by coordinates of the user's own."""
-    is_given = settings.latent_prior_mean is not None and not isinstance(settings.latent_prior_mean, str)
-    return table.coordinates is not None or is_given
 
 
 def _dims(

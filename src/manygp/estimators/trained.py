@@ -52,7 +52,7 @@ class TrainedEstimator(Estimator):
     dtype, device, random_state, progress
         See a leaf.
     freeze_likelihood
-        Epochs for which the likelihood stays at its start; "auto" is none for "fast" and half of all for "paper".
+        Epochs for which the likelihood stays at its start; "auto" is none, and what was published for "paper".
     max_grad_norm
         Largest norm of the gradient of the bound per cell; None does not clip.
     """
@@ -68,6 +68,8 @@ class TrainedEstimator(Estimator):
 
     # The published procedure: epochs, Adam's step size, and the share of iterates that are averaged at the end.
     _paper_epochs, _paper_learning_rate, _paper_averaged_share = 1000, 0.01, 0.05
+    # And the share of its epochs for which the likelihood stays at its start.
+    _paper_frozen_share = 0.0
 
     @abstractmethod
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:
@@ -161,7 +163,7 @@ class TrainedEstimator(Estimator):
     def _training_settings(self, epochs: int) -> TrainingSettings:
         fast, frozen = self.preset != "paper", self.freeze_likelihood
         if isinstance(frozen, str):
-            frozen = 0 if fast else epochs // 2
+            frozen = 0 if fast else int(self._paper_frozen_share * epochs)
         return TrainingSettings(
             natural=fast,
             schedule=fast,

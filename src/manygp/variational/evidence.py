@@ -1,7 +1,8 @@
 """What a batch of cells says about q(v): the data term of the bound and the target of a natural step.
 
-Two leaves of one interface. With one Gaussian noise variance the batch enters through three statistics, here; with any
-other likelihood it enters through the marginals of its cells, see `manygp.variational.sites`.
+Two leaves of one interface. With Gaussian noise, the same for all cells or not, the batch enters through three
+statistics, here; with any other likelihood it enters through the marginals of its cells, see
+`manygp.variational.sites`.
 """
 
 import math

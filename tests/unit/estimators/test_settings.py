@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from manygp import TLVMOGP, SettingError
+from manygp.estimators import ESTIMATORS
 from manygp.estimators.settings import resolve_device, resolve_dtype, resolve_seed
 
 X = np.linspace(0, 1, 6)[:, None]
@@ -111,6 +112,13 @@ def test_completed_columns_are_for_the_fast_preset():
     refused("standardize='completed' goes with preset='fast'", standardize="completed", preset="paper")
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_only_the_published_start_of_tlvmogp_holds_the_noise(name):
+    for preset in ("fast", "paper"):
+        model = ESTIMATORS[name](preset=preset, freeze_likelihood="auto")
+        assert model._training_settings(11).frozen_epochs == (5 if (name, preset) == ("tlvmogp", "paper") else 0)
+
+
 def test_modules_that_do_not_fit():
     refused("embedding Linear cannot take rows of 3 values", embedding=nn.Linear(8, 2))
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=9))
@@ -119,13 +127,13 @@ def test_modules_that_do_not_fit():
 
 def test_names_are_checked_before_the_data_are_looked_at(monkeypatch):
     """Choosing sizes from the data may take minutes."""
-    from manygp.estimators import tlvmogp
+    from manygp.estimators import tlvmogp_start
 
     def slow(*arguments):
         raise AssertionError("the data were looked at first")
 
     for name in ("choose_latent_dim", "choose_scaling", "find_lengthscales"):
-        monkeypatch.setattr(tlvmogp, name, slow)
+        monkeypatch.setattr(tlvmogp_start, name, slow)
     for name in ("kernel", "embedding", "likelihood", "preset", "bound", "latent_posterior", "dtype", "device"):
         refused(f"{name}='nothing like it'", **{name: "nothing like it"})
 

@@ -14,6 +14,7 @@ from manygp.likelihoods import (
     NegativeBinomial,
     PooledGaussian,
     choose_likelihood,
+    likelihood_name,
     make_likelihood,
 )
 
@@ -25,7 +26,13 @@ from ...tolerances import assert_close
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_likelihoods_by_name(name):
-    assert type(make_likelihood(name, 3)) is LIKELIHOODS[name]
+    likelihood = make_likelihood(name, 3)
+    assert type(likelihood) is LIKELIHOODS[name]
+    assert likelihood_name(likelihood) == name
+
+
+def test_other_likelihoods_have_the_name_of_their_class():
+    assert likelihood_name(Given(gpytorch.likelihoods.BernoulliLikelihood())) == "Given"
 
 
 def test_options_of_named_likelihoods():
