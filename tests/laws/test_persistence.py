@@ -1,5 +1,6 @@
 """Save → load gives predictions identical to the bit; broken folders and failed saves give one sentence, no harm."""
 
+import copy
 import json
 import math
 
@@ -210,6 +211,30 @@ def test_an_unknown_kind_of_model(folder, name):
 def test_a_description_that_does_not_fit(folder, changes):
     edit(folder, **changes)
     refused(folder, "damaged")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("settings", "kernel", "cosine"),
+        ("settings", "num_samples", -1),
+        ("settings", "epochs", "often"),
+        ("settings", "standardize", None),
+        ("sizes", "linear_share", "some"),
+    ],
+)
+def test_a_spoilt_setting(folder, part, name, value):
+    changed = json.loads((folder / "manygp.json").read_text())[part] | {name: value}
+    edit(folder, **{part: changed})
+    refused(folder, f"damaged.*{name}=" if part == "settings" else "damaged")
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    model = copy.copy(fitted("tlvmogp"))
+    model.num_samples = -1
+    with pytest.raises(manygp.SettingError, match="num_samples=-1"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("key", ["settings", "sizes", "seed", "flat", "output_names", "feature_names", "history"])

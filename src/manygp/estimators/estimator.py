@@ -65,6 +65,10 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     _knows_exposure = False
 
     @abstractmethod
+    def _check_settings(self) -> None:
+        """Refuse settings that make no sense, whatever the data."""
+
+    @abstractmethod
     def _fit_table(self, table: Table) -> None:
         """Train on a table and set `model_`, `scaling_` and `history_`."""
 
@@ -270,6 +274,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         from manygp.estimators.persistence import save
 
         self._check_fitted()
+        # Settings may have been changed since the fit, and would keep the model from being loaded.
+        self._check_settings()
         save(self, Path(path))
 
     # -- behind the scenes ---------------------------------------------------------------------------------------

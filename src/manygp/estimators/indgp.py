@@ -15,7 +15,7 @@ from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_size, resolve_device, resolve_dtype, resolve_seed
 from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS
-from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.likelihoods import LIKELIHOODS, Gaussian, PooledGaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
 from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling, climb_evidence, maximise_evidence
@@ -51,7 +51,8 @@ class IndGP(TrainedEstimator):
     share_kernel
         Whether all outputs have the same kernel and noise; otherwise each has its own.
     likelihood
-        "gaussian", or any other name or likelihood, which is always sparse.
+        "gaussian", or any other name or likelihood, which is always sparse. "pooled-gaussian" draws the noise of an
+        output with few cells to that of all.
     epochs, batch_inputs, batch_outputs, learning_rate, dtype, freeze_likelihood, max_grad_norm
         Of the training of sparse GPs, see `TLVMOGP`; "auto" never freezes the likelihood. Exact GPs take `epochs` and
         `learning_rate` in preset "paper".
@@ -143,11 +144,13 @@ class IndGP(TrainedEstimator):
 
     @property
     def noise_(self) -> FloatArray:
-        """Noise variances in scaled units, shape (p,), or (1,) for a shared kernel."""
+        """Noise variances in scaled units, shape (p,), or (1,) for one that all outputs share."""
         self._check_fitted()
-        if not isinstance(self.model_.likelihood, Gaussian):
-            raise SettingError(f"likelihood={self.likelihood!r} has no noise variance: only 'gaussian' has one.")
-        return self._numbers(self.model_.likelihood.noise)
+        likelihood = self.model_.likelihood
+        if not isinstance(likelihood, Gaussian):
+            raise SettingError(f"likelihood={self.likelihood!r} has no noise variance: only Gaussian ones have.")
+        own = likelihood.deviation.exp() if isinstance(likelihood, PooledGaussian) else 1.0
+        return self._numbers(likelihood.noise * own)
 
     def _scales(self) -> tuple[Tensor, Tensor]:
         self._check_fitted()

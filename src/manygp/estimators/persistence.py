@@ -79,6 +79,7 @@ def load_estimator(
         tensors = load_file(path / TENSORS)
         settings = {key: _decode(key, value, tensors, modules, path) for key, value in config["settings"].items()}
         estimator = estimators[name](**settings)
+        estimator._check_settings()
         with torch.random.fork_rng(devices=[]):
             model = estimator._restore(config["sizes"])
         model.load_state_dict(_with_prefix(tensors, "model."))

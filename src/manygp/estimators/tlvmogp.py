@@ -298,7 +298,7 @@ class TLVMOGP(LatentVariableEstimator):
             sparse=not paper,
             relative=not paper,
         )
-        share, has_levels = sizes.get("linear_share", 0.0), not (paper or likelihood.is_affine)
+        share, has_levels = float(sizes.get("linear_share", 0.0)), not (paper or likelihood.is_affine)
         model = TransformedLatentModel(
             embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share
         )

@@ -76,7 +76,6 @@ class TrainedEstimator(Estimator):
         """A model at its start, and the scaling of the table; torch's own generator is seeded."""
 
     def _check_settings(self) -> None:
-        """Refuse settings that make no sense."""
         check_size("epochs", self.epochs, automatic=("auto",))
         check_size("batch_inputs", self.batch_inputs, automatic=("auto", None))
         check_size("batch_outputs", self.batch_outputs, automatic=("auto", None))

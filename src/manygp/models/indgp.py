@@ -50,7 +50,8 @@ class SparseIndependentModel(nn.Module):
 
     Approximation: q(g_p, u_p) = p(g_p | u_p) q(u_p), u_p = g_p(Z_p).
 
-    Bound: Σ_np E_q[log p(y_np | f_p)] − Σ_p KL[q(u_p) ‖ p(u_p)].
+    Bound: Σ_np E_q[log p(y_np | f_p)] − Σ_p KL[q(u_p) ‖ p(u_p)], and the log prior of what the likelihood has of each
+    output's own.
 
     Cost of a step on b cells of p outputs: O(b m² + p m³) time, O(b m + p m²) memory, whatever the size of the table.
 
@@ -122,7 +123,9 @@ class SparseIndependentModel(nn.Module):
         mean, variance = view.marginals(q)
         cells = batch.outputs[batch.column]
         data = self.likelihood.expected_log_prob(mean, variance, batch.y.to(mean.dtype), cells).sum()
-        return ElboTerms(batch.cell_weight * data, (batch.output_weight * q.kl()).sum(), torch.zeros_like(data))
+        own = self.likelihood.negative_log_prior(batch.outputs)
+        weight = batch.output_weight
+        return ElboTerms(batch.cell_weight * data, (weight * q.kl()).sum(), (weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output, of which a step touches only a few."""

@@ -3,6 +3,7 @@
 import gpytorch
 import numpy as np
 import pytest
+import torch
 
 import manygp
 from manygp import IndGP, SettingError
@@ -84,6 +85,17 @@ def test_other_likelihoods_are_sparse(rng, likelihood, share_kernel):
     assert np.mean((model.predict(X) - Y) ** 2) < np.mean((Y.mean(0) - Y) ** 2)
     with pytest.raises(SettingError, match="has no noise variance"):
         _ = model.noise_
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "pooled-gaussian"])
+def test_noise_is_what_observations_have_beyond_the_function(rng, likelihood):
+    X, Y, _ = smooth_table(rng)
+    model = IndGP(likelihood=likelihood, num_inducing=4, epochs=1, **QUIET).fit(X, Y)
+    if likelihood == "pooled-gaussian":
+        model.model_.likelihood.set_deviation(torch.as_tensor(rng.standard_normal(Y.shape[1])), 1.0)
+    assert model.noise_.shape == (Y.shape[1],)
+    beyond = model.predict_dist(X).variance - model.predict_dist(X, observation_noise=False).variance
+    np.testing.assert_allclose(beyond, np.tile(model.noise_ * model.scaling_.y_scale**2, (len(X), 1)), rtol=1e-6)
 
 
 def test_a_kernel_of_the_user(rng):

@@ -5,13 +5,18 @@ import logging
 import gpytorch
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import manygp
 from manygp import TLVMOGP, DataError, SettingError
-from manygp.data import Grid
+from manygp.data import Grid, GridPlan
 from manygp.data.exposure import size_factors
+from manygp.estimators import ESTIMATORS
 from manygp.likelihoods import LIKELIHOODS, NegativeBinomial
+from manygp.variational import CellBatch
+
+from ...tolerances import assert_close
 
 TINY = {"latent_dim": 2, "num_inducing": 12, "epochs": 4, "num_samples": 4, "device": "cpu", "progress": False}
 RNG = np.random.default_rng(0)
@@ -184,6 +189,24 @@ def test_exposure_belongs_to_counts(likelihood):
 def test_exposures_that_make_no_sense(exposure, message):
     with pytest.raises(DataError, match=message):
         tiny("poisson").fit(X, COUNTS, exposure=exposure)
+
+
+# -- in every model ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tlvmogp", "ind-gp", "g-mogp", "sv-lmc", "sgprn"])
+def test_the_prior_of_pooled_noise_is_in_the_bound(name):
+    sizes = {"num_latents": 2} if name == "sgprn" else {"num_inducing": 4}
+    settings = {"likelihood": "pooled-gaussian", "standardize": "global", "epochs": 1, "device": "cpu"}
+    fitted = ESTIMATORS[name](**sizes, **settings, progress=False).fit(X, REALS)
+    batches = GridPlan(Grid(X, REALS), fitted.scaling_).epoch(np.random.default_rng(0))
+    batch = CellBatch.from_arrays(next(iter(batches)), torch.float64, torch.device("cpu"))
+    deviation, bound = torch.linspace(-1.0, 2.0, 6, dtype=torch.float64), {}
+    for spread in (1.0, 4.0):
+        fitted.model_.likelihood.set_deviation(deviation, spread)
+        bound[spread] = fitted.model_.elbo(batch, torch.Generator().manual_seed(0)).bound
+    # −½ δ²/τ² of every output
+    assert_close(bound[4.0] - bound[1.0], 0.5 * (1.0 - 0.25) * deviation.square().sum())
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
