@@ -110,6 +110,7 @@ class Residual(nn.Module):
 
     def __init__(self, dim: int, num_blocks: int = 3, spectral_bound: float | None = 0.1):
         super().__init__()
+        self.spectral_bound = spectral_bound
         self.layers = nn.ModuleList(SpectralLinear(dim, spectral_bound) for _ in range(num_blocks))
         for layer in self._linear_layers():
             layer.iterate(20)

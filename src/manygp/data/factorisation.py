@@ -108,6 +108,7 @@ def factorise(
     rng: np.random.Generator | None = None,
     max_steps: int = 100,
     tolerance: float = 1e-4,
+    most_noise: float = np.inf,
 ) -> Factorisation:
     """Factorise a grid with gaps.
 
@@ -127,6 +128,9 @@ def factorise(
         Source of randomness for the starting point; a fixed seed by default.
     max_steps, tolerance
         Most passes, and the relative change of the noise variance that ends them.
+    most_noise
+        Most of the variance, in scaled units, that counts as noise. Factors that explain less than noise would are
+        switched off; a small bound keeps them, for those who can tell them from noise by other means.
     """
     grid = _as_grid(table)
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 1:
@@ -135,7 +139,7 @@ def factorise(
         raise DataError("There is no observed cell to factorise; give at least one value that is not NaN.")
     rng = np.random.default_rng(0) if rng is None else rng
     working_rank = min(int(rank), grid.num_inputs, grid.num_outputs)
-    state = _fit_sample(grid, scaling, working_rank, rng, max_steps, tolerance)
+    state = _fit_sample(grid, scaling, working_rank, rng, max_steps, tolerance, most_noise)
     return _canonical(state, int(rank), grid.count_per_output() > 0)
 
 
@@ -256,7 +260,13 @@ def _as_grid(table: Table) -> Grid:
 
 
 def _fit_sample(
-    grid: Grid, scaling: Scaling, rank: int, rng: np.random.Generator, max_steps: int, tolerance: float
+    grid: Grid,
+    scaling: Scaling,
+    rank: int,
+    rng: np.random.Generator,
+    max_steps: int,
+    tolerance: float,
+    most_noise: float,
 ) -> State:
     """Fit a sample of the longer side to convergence, then polish on the whole."""
     n, p = grid.num_inputs, grid.num_outputs
@@ -272,6 +282,7 @@ def _fit_sample(
     part, part_scaling = _part(grid, scaling, rows, outputs) if sampled else (grid, scaling)
     blocks = list(_Reader(part, part_scaling))
     state = start(blocks, len(rows), len(outputs), rank, wide, rng)
+    state.most_noise = most_noise
     converge(state, blocks, max_steps, tolerance)
     if sampled:
         del blocks
@@ -326,5 +337,5 @@ def _canonical(state: State, rank: int, observed: BoolArray) -> Factorisation:
         row_mean=state.u[:, 0] + state.u[:, 1:] @ mean,
         row_factors=row_factors,
         loadings=loadings,
-        noise_variance=float(state.noise),
+        noise_variance=float(state.residual),
     )

@@ -58,6 +58,8 @@ class State:
     noise: float
     variance: float
     wide: bool
+    residual: float = 0.0  # what the factors leave, of which `most_noise` at most counts as noise
+    most_noise: float = np.inf
 
     @property
     def rank(self) -> int:
@@ -143,7 +145,8 @@ def step(state: State, blocks: Iterable[Block], integrate_both: bool, update_row
         squares += float((block.values**2).sum() - 2.0 * (u * c).sum() + (u2 * a * _twice(k)).sum())
         count += float(block.observed.sum())
     if update_rows:
-        state.noise = max(squares / max(count, 1.0), NOISE_FLOOR * state.variance)
+        state.residual = max(squares / max(count, 1.0), NOISE_FLOOR * state.variance)
+        state.noise = min(state.residual, state.most_noise)
         _update_row_prior(state, row_cov)
     output_precision = state.v_precision if output_cov else _weak(state.v_precision)
     # Σ E[u (y - b)] = Σ E[u] y - Σ E[u b]

@@ -16,7 +16,7 @@ from manygp.errors import SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import check_choice, check_positive, check_size
-from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
+from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
 from manygp.kernels import KERNELS, make_kernel
 from manygp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
@@ -48,7 +48,8 @@ class TLVMOGP(LatentVariableEstimator):
     num_inducing
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_blocks, spectral_bound
-        Blocks of the residual network, and the upper bound of their spectral norms (None: no bound).
+        Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
+        1 where there are many inputs for every weight of the network.
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
@@ -124,7 +125,7 @@ class TLVMOGP(LatentVariableEstimator):
         latent_dim: int | str = "auto",
         num_inducing: int | str = "auto",
         num_blocks: int = 3,
-        spectral_bound: float | None = 0.1,
+        spectral_bound: float | str | None = "auto",
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
@@ -236,7 +237,7 @@ class TLVMOGP(LatentVariableEstimator):
         check_size("latent_dim", self.latent_dim, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_blocks", self.num_blocks)
-        check_positive("spectral_bound", self.spectral_bound, optional=True)
+        check_positive("spectral_bound", self.spectral_bound, optional=True, automatic=("auto",))
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         if not isinstance(self.kernel, gpytorch.kernels.Kernel):
@@ -261,6 +262,7 @@ class TLVMOGP(LatentVariableEstimator):
             "num_outputs": table.num_outputs,
             "latent_dim": int(latent_dim),
             "num_inducing": int(num_inducing),
+            "spectral_bound": choose_spectral_bound(self, table, int(latent_dim)),
             "prior_mean": prior is not None,
             "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
             **self._chosen_likelihood(likelihood),
@@ -280,7 +282,8 @@ class TLVMOGP(LatentVariableEstimator):
     def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
         dim = sizes["num_features"] + h
-        embedding = make_embedding(self.embedding, dim, self.num_blocks, self.spectral_bound)
+        bound: Any = sizes.get("spectral_bound") if self.spectral_bound == "auto" else self.spectral_bound
+        embedding = make_embedding(self.embedding, dim, self.num_blocks, bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
         likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
@@ -313,6 +316,7 @@ class TLVMOGP(LatentVariableEstimator):
             "num_outputs": self.n_outputs_,
             "latent_dim": latents.dim,
             "num_inducing": len(self.model_.gp.Z),
+            "spectral_bound": getattr(self.model_.embedding, "spectral_bound", None),
             "prior_mean": latents.prior_mean is not None,
             "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
             "linear_share": self.model_.linear_share,

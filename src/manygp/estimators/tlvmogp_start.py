@@ -23,19 +23,23 @@ from manygp.models import (
     start_from_data,
     start_from_prior,
 )
+from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.guesses import guess_table, start_likelihood, start_posterior
 from manygp.models.start import ScalingChoice
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["begin_at_data", "begin_at_prior"]
+__all__ = ["begin_at_data", "begin_at_prior", "choose_spectral_bound"]
 
 logger = logging.getLogger("manygp")
 
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Guesses are mostly noise, of which no rank explains anything.
 _GUESS_TOLERANCE = 2e-3
+# Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
+# so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
+_STIFF, _FLEXIBLE, _INPUTS_PER_WEIGHT, _MANY_FEATURES = 0.1, 1.0, 20, 4
 
 
 def begin_at_prior(
@@ -93,17 +97,32 @@ def begin_at_data(
     return model, scaling
 
 
+def choose_spectral_bound(settings: "TLVMOGP", table: Table, latent_dim: int) -> float:
+    """How far the network may bend, for as many inputs as tell about it."""
+    dim = table.num_features + latent_dim
+    weights = settings.num_blocks * dim * (dim + 1)
+    can_bend = table.num_features >= _MANY_FEATURES and table.num_inputs >= _INPUTS_PER_WEIGHT * weights
+    return _FLEXIBLE if can_bend and settings.preset != "paper" else _STIFF
+
+
 def _look_at_values(
     settings: "TLVMOGP", table: Table, values: Table, prior: PriorMeans | None, rng: np.random.Generator
 ) -> tuple[ScalingChoice, int, Factorisation | None]:
     """Scaling of the table, latent dimensions and factors, if there are some."""
-    rank, latent_dim = _dims(settings, values, Scaling.fit(values, outputs="global"), prior, rng)
+    common = Scaling.fit(values, outputs="global")
+    rank, latent_dim = _dims(settings, values, common, prior, rng)
+    is_placed = table.coordinates is not None and table.num_outputs > 1
+    placed = table if is_placed and isinstance(table, Grid) else None
+    if placed is not None and settings.latent_dim == "auto":
+        latent_dim = max(latent_dim, choose_placed_dim(placed, common, rng))
     standardize: Any = settings.standardize
     kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(standardize, (str(standardize),))
     if standardize is True and settings._knows_places(table):
         # An output that is known by its place alone has no centre and scale of its own.
         kinds = ("global",)
     choice = choose_scaling(values, kinds, rank, rng)
+    if placed is not None:
+        return choice, latent_dim, factorise_placed(placed, choice.scaling, latent_dim, rng)
     return choice, latent_dim, _factors(values, choice.scaling, latent_dim, prior, rng)
 
 

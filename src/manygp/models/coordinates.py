@@ -1,20 +1,38 @@
 """Latent vectors whose prior is a smooth function of coordinates, plus a part of their own."""
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.data import Grid, Scaling
 from manygp.data.coordinates import CoordinateMap
+from manygp.data.factorisation import Factorisation, factorise
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import CoordinatePrior
 
-__all__ = ["add_places", "numbers_at", "place_outputs", "refresh_prior", "set_rest", "with_coordinates"]
+__all__ = [
+    "add_places",
+    "choose_placed_dim",
+    "factorise_placed",
+    "numbers_at",
+    "place_outputs",
+    "refresh_prior",
+    "set_rest",
+    "with_coordinates",
+]
 
 # The least that data say about an output, in precisions of its prior, or else nothing is known of it; the least share
 # of a posterior's precision that counts as news; and the variance of what is not known.
 _LEAST_NEWS, _LEAST_SHARE, _UNKNOWN = 1e-3, 0.1, 1e6
 # A prior in training need not be as good as a prediction.
 _FEWER_NEIGHBOURS = 24
+# Latent dimensions to try, and the gain that is not worth more of them. Factors that look like noise by themselves are
+# signal where neighbours share them, so that little counts as noise. And what to try them on.
+_DIMS, _TOLERANCE, _MOST_NOISE = (1, 2, 3, 4, 6, 8, 12, 16, 24), 0.02, 1e-4
+_MOST_INPUTS, _MOST_OUTPUTS, _HELD_OUTPUTS = 300, 5_000, 500
 
 
 def with_coordinates(model: TransformedLatentModel, coordinates: CoordinateMap) -> None:
@@ -34,19 +52,49 @@ def place_outputs(model: TransformedLatentModel, features: Float[Tensor, "p f"])
     model.latents.set_variance(min(0.01, model.latents.prior_variance))
 
 
+def factorise_placed(table: Grid, scaling: Scaling, rank: int, rng: np.random.Generator) -> Factorisation:
+    """Factors of outputs that have coordinates."""
+    return factorise(table, scaling, rank, rng=rng, most_noise=_MOST_NOISE)
+
+
+def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -> int:
+    """The least number of factors with about the least error on outputs held out, known by their places alone."""
+    assert table.coordinates is not None
+    rows = np.sort(rng.permutation(np.flatnonzero(table.count_per_input()))[:_MOST_INPUTS])
+    outputs = rng.permutation(np.flatnonzero(table.count_per_output()))[:_MOST_OUTPUTS]
+    held, known = np.split(outputs, [min(len(outputs) // 5, _HELD_OUTPUTS)])
+    limit = min(_DIMS[-1], len(rows) - 1, len(known) - 1)
+    if limit < 2 or not len(held):
+        return 1
+    part = replace(scaling, y_center=scaling.y_center[known], y_scale=scaling.y_scale[known])
+    factors = factorise_placed(Grid(table.X[rows], table.block(rows, known)), part, limit, rng)
+    field = CoordinatePrior(table.coordinates.map, len(known), limit)
+    features, loadings = torch.as_tensor(table.coordinates.features), torch.as_tensor(factors.loadings)
+    field.features.copy_(features[known])
+    field.learn(loadings, torch.zeros_like(loadings), int(rng.integers(2**31)))
+    found = field.conditional(loadings, torch.zeros_like(loadings), features[held])[0].numpy()
+    left = scaling.scale_y(table.block(rows, held), held) - factors.row_mean[:, None]
+    errors = {
+        dim: float(np.nanmean(np.square(left - factors.row_factors[:, :dim] @ found[:, :dim].T)))
+        for dim in (*(dim for dim in _DIMS if dim < limit), limit)
+    }
+    return min(dim for dim, error in errors.items() if error <= (1.0 + _TOLERANCE) * min(errors.values()))
+
+
 @torch.no_grad()
-def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int) -> None:
+def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int, moves: bool) -> None:
     """Give every output the prior that the others' latent vectors suggest: p(h_p | all that is known of the others).
 
     A GP over the coordinates is conditioned on the means of q(h) of all outputs but p, which count as sure as q(h) is
-    beyond its prior. Outputs without observations are set to their prior.
+    beyond its prior. q(h) goes along with its prior if it `moves`. Outputs without observations are set to their prior.
     """
     assert model.coordinates is not None
     values, noise = _news(model)
     model.coordinates.learn(values, noise, seed)
     mean, variance = model.coordinates.conditional(values, noise, neighbours=_FEWER_NEIGHBOURS)
     h = model.latents.dim
-    model.latents.set_local_prior(mean[:, :h], variance[:, :h])
+    change = model.latents.change_prior if moves else model.latents.set_local_prior
+    change(mean[:, :h], variance[:, :h])
     model.latents.set_to_prior(empty)
     set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)
 

@@ -40,9 +40,9 @@ _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 _RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
-# Inducing points: at least so many, and at most so many, or more where cells are many beside them and yet so few that
-# a pass over them stays cheap.
-_MIN_INDUCING, _MAX_INDUCING, _CHEAP_PASS, _CELLS_PER_POINT = 100, 448, 4e9, 7
+# Inducing points: at least so many, and at most so many, or up to the last where cells are many beside them and yet so
+# few that a pass over them stays cheap.
+_MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS, _CELLS_PER_POINT = 100, 448, 800, 6e10, 7
 _CANDIDATES_PER_POINT = 10
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
@@ -146,7 +146,8 @@ def choose_num_inducing(table: Table, scaling: Scaling, latent_dim: int, found: 
     inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more.
     """
     cells = table.num_observed
-    most = max(_MAX_INDUCING, int(min(math.sqrt(_CHEAP_PASS / cells), cells / _CELLS_PER_POINT)))
+    affordable = min(math.sqrt(_CHEAP_PASS / cells), cells / _CELLS_PER_POINT, _MOST_INDUCING)
+    most = max(_MAX_INDUCING, int(affordable))
     span = np.ptp(scaling.scale_x(table.X), axis=0)
     pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
     wanted = int(pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
