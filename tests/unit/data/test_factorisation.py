@@ -39,6 +39,14 @@ def test_too_high_a_rank_does_no_harm():
     assert high < 1.1 * right
 
 
+def test_faint_factors_are_kept_where_little_counts_as_noise():
+    table, _ = low_rank(20, 300, 2, observed=1.0, noise=0.3)
+    usual, all_kept = (factorise(table, unscaled(table), 10, most_noise=noise) for noise in (np.inf, 1e-4))
+    assert (usual.spread > 0.01).sum() == 2
+    assert (all_kept.spread > 0.01).sum() == 10
+    assert all_kept.noise_variance < usual.noise_variance
+
+
 @pytest.mark.parametrize(("n", "p"), [(20, 90), (90, 20)])
 def test_factors_are_canonical(n, p):
     table, _ = low_rank(n, p, 3, observed=0.7)

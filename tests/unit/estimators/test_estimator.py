@@ -291,6 +291,21 @@ def test_the_certified_interval():
         tiny(embedding="identity").fit(X, Y).lipschitz_interval()
 
 
+def test_a_network_bends_where_many_inputs_tell_how(rng, tmp_path):
+    settings = {"num_inducing": 4, "latent_dim": 1, "num_blocks": 1, "epochs": 1}
+    many, features = rng.standard_normal((900, 5)), (1, 5)
+    Y = rng.standard_normal((900, 2))
+    bounds = [tiny(**settings).fit(many[:, :d], Y)._sizes()["spectral_bound"] for d in features]
+    assert bounds == [0.1, 1.0]
+    few = tiny(**settings).fit(many[:800], Y[:800])
+    assert few._sizes()["spectral_bound"] == 0.1
+    flexible = tiny(**settings).fit(many, Y)
+    flexible.save(tmp_path / "model")
+    again = manygp.load(tmp_path / "model")
+    assert again._sizes()["spectral_bound"] == 1.0
+    assert np.array_equal(again.predict(many[:5]), flexible.predict(many[:5]))
+
+
 def test_automatic_choices():
     model = TLVMOGP(epochs=2, device="cpu", progress=False).fit(X, Y)
     assert 1 <= model.latent_mean_.shape[1] <= 3

@@ -8,7 +8,11 @@ import torch
 
 import manygp
 from manygp import DataError, SettingError
+from manygp.data import Grid, Scaling
+from manygp.data.coordinates import place_outputs
 from manygp.likelihoods import NegativeBinomial
+from manygp.models import choose_latent_dim
+from manygp.models.coordinates import choose_placed_dim
 
 TINY = {"latent_dim": 2, "num_inducing": 20, "epochs": 4, "device": "cpu", "progress": False}
 X = np.linspace(0.0, 1.0, 12)[:, None]
@@ -281,6 +285,18 @@ def test_new_places_are_predicted_from_their_neighbours(placed, rng):
     truth = waves(S)
     assert np.mean((dist.mean - truth) ** 2) < 0.05 * truth.var()
     assert dist.score(truth)["coverage90"] > 0.8
+
+
+def test_places_tell_how_many_dimensions_there_are(rng):
+    """Twelve faint patterns are below the noise of a single output, and each is smooth in space."""
+    S, X = rng.uniform(0.0, 1.0, (400, 1)), np.arange(20.0)[:, None]
+    patterns = np.column_stack([np.cos(np.pi * k * S[:, 0]) for k in range(12)])
+    Y = rng.standard_normal((20, 12)) @ np.diag([3.0, 2.0] + [0.3] * 10) @ patterns.T
+    table = Grid(X, Y + rng.standard_normal(Y.shape))
+    scaling = Scaling.fit(table, outputs="global")
+    assert choose_latent_dim(table, scaling, np.random.default_rng(0)) <= 4
+    table.coordinates = place_outputs(S, range(400), "flat")
+    assert choose_placed_dim(table, scaling, np.random.default_rng(0)) >= 6
 
 
 def test_an_output_without_observations_is_predicted_from_its_neighbours(placed, field):

@@ -127,3 +127,37 @@ def test_sparse_and_dense_gradients_agree(posterior, relative):
         gradients.append([p.grad.to_dense() for p in latents.parameters() if p.numel()])
     for dense, sparse in zip(*gradients, strict=True):
         assert_close(sparse, dense)
+
+
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
+def test_q_goes_along_with_its_prior_as_a_posterior_would(rng, posterior, relative):
+    latents = Latents(6, 3, posterior, worlds.normal(rng, 6, 3), 0.5, relative=relative)
+    # What observations say: precision A and pull b. The posterior under a prior N(m, s) is (1/s + A)⁻¹ (m/s + b).
+    root = worlds.normal(rng, 6, 3, 3) if posterior == "full" else worlds.normal(rng, 6, 3).diag_embed()
+    A, b = root @ root.mT, worlds.normal(rng, 6, 3)
+
+    def set_posterior(mean, variance):
+        covariance = torch.linalg.inv(A + (1.0 / variance).diag_embed())
+        return (covariance @ (b + mean / variance).unsqueeze(-1)).squeeze(-1), covariance
+
+    mean, covariance = set_posterior(latents.prior_mean, latents.prior_variances())
+    with torch.no_grad():
+        latents.mean.copy_(mean)
+        latents.set_factor(torch.linalg.cholesky(covariance))
+    prior = worlds.normal(rng, 6, 3), worlds.normal(rng, 6, 3).exp()
+    latents.change_prior(*prior)
+    mean, covariance = set_posterior(*prior)
+    L = latents.factor(torch.arange(6))
+    assert_close(latents.mean, mean)
+    assert_close(L @ L.mT, covariance)
+    assert_close(latents.prior_variances(), prior[1])
+
+
+def test_a_q_that_knows_less_than_its_prior_becomes_the_new_prior(rng):
+    latents = Latents(6, 3, "full", None, 0.5)
+    latents.set_variance(0.7)
+    prior = worlds.normal(rng, 6, 3), worlds.normal(rng, 6, 3).exp()
+    latents.change_prior(*prior)
+    L = latents.factor(torch.arange(6))
+    assert_close(latents.mean, prior[0])
+    assert_close(L @ L.mT, prior[1].diag_embed())
