@@ -12,13 +12,13 @@ from torch import nn
 from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_size, resolve_device
+from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size, resolve_device
+from manygp.estimators.standardize import independent_scaling
 from manygp.estimators.trained import TrainedEstimator
-from manygp.kernels import KERNELS
-from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
+from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
-from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling
+from manygp.models.indgp import SparseIndependentModel
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points
@@ -30,8 +30,6 @@ logger = logging.getLogger("manygp")
 
 # Share of the memory of the machine that the matrices of attention may take.
 _MEMORY_SHARE = 0.8
-# Numbers of all q(u) together that an automatic number of inducing points allows.
-_MAX_POSTERIOR_NUMBERS = 20_000_000
 # Outputs up to which every output has a kernel of its own, and shared kernels beyond.
 _MAX_OWN_KERNELS, _NUM_SHARED_KERNELS = 32, 9
 _PAPER_NUM_INDUCING, _PAPER_NOISE_STD, _PAPER_GAIN = 200, 0.1, 1.414
@@ -138,10 +136,8 @@ class GMOGP(TrainedEstimator):
         super()._check_settings()
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_kernels", self.num_kernels, automatic=("auto", None))
-        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
-        if not isinstance(self.likelihood, nn.Module):
-            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_kernel("kernel", self.kernel)
+        check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
@@ -150,12 +146,11 @@ class GMOGP(TrainedEstimator):
         if not likelihood.is_affine:
             likelihood.check(table.cells(table.places())[2])
             values = guessed_functions(likelihood, table)[0]
-        scaling, paper = self._scaling(table, likelihood.is_affine, rng), self.preset == "paper"
-        found = None if paper else evidence_lengthscales(values, scaling, rng)
+        scaling = independent_scaling(self.standardize, self.preset, table, likelihood.is_affine, rng)
+        found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
-            m = choose_num_points(table, scaling, found)
-            m = max(1, min(m, int((_MAX_POSTERIOR_NUMBERS / table.num_outputs) ** 0.5)))
+            m = choose_num_points(table, scaling, found, table.num_outputs)
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
         if m > table.num_inputs:
@@ -183,14 +178,6 @@ class GMOGP(TrainedEstimator):
                 f"{available / 1e9:.1f} GB in all: use fewer outputs, or SVLMC or TLVMOGP, whose memory grows with the "
                 "outputs and not with their square."
             )
-
-    def _scaling(self, table: Table, is_affine: bool, rng: np.random.Generator) -> Scaling:
-        paper = self.preset == "paper"
-        if self.standardize is True and is_affine and not paper:
-            return choose_prior_scaling(table, rng)
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        inputs = not paper and self.standardize is not False
-        return Scaling.fit(table, inputs=inputs, outputs=outputs if is_affine else "none")
 
     def _count_kernels(self, num_outputs: int) -> int | None:
         """Number of shared kernels, or None if every output has its own."""

@@ -12,13 +12,21 @@ from torch import Tensor, nn
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_size, resolve_device, resolve_dtype, resolve_seed
+from manygp.estimators.settings import (
+    check_choice,
+    check_kernel,
+    check_likelihood,
+    check_size,
+    resolve_device,
+    resolve_dtype,
+    resolve_seed,
+)
+from manygp.estimators.standardize import independent_scaling
 from manygp.estimators.trained import TrainedEstimator
-from manygp.kernels import KERNELS
-from manygp.likelihoods import LIKELIHOODS, Gaussian, PooledGaussian, make_likelihood
+from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
-from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling, climb_evidence, maximise_evidence
+from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points, start_processes
@@ -31,8 +39,6 @@ logger = logging.getLogger("manygp")
 
 # Exact up to so many cells of an output, and so many numbers of all factorisations together.
 _MAX_CELLS, _MAX_NUMBERS = 1500, 50_000_000
-# Numbers of all q(u) together that an automatic number of inducing points allows.
-_MAX_POSTERIOR_NUMBERS = 20_000_000
 _PAPER_NUM_INDUCING, _PAPER_NOISE_STD = 200, 0.1
 
 
@@ -168,11 +174,9 @@ class IndGP(TrainedEstimator):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_inducing", self.num_inducing, automatic=("auto", None))
-        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        check_kernel("kernel", self.kernel)
         check_choice("share_kernel", self.share_kernel, (True, False))
-        if not isinstance(self.likelihood, nn.Module):
-            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
         if self.num_inducing is None and self.likelihood != "gaussian":
             raise SettingError(
@@ -220,13 +224,8 @@ class IndGP(TrainedEstimator):
         return counts.max() <= _MAX_CELLS and numbers <= _MAX_NUMBERS
 
     def _scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
-        paper = self.preset == "paper"
         is_affine = self._make_likelihood(table.num_outputs).is_affine
-        if self.standardize is True and is_affine and not paper:
-            return choose_prior_scaling(table, rng)
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        inputs = not paper and self.standardize is not False
-        return Scaling.fit(table, inputs=inputs, outputs=outputs if is_affine else "none")
+        return independent_scaling(self.standardize, self.preset, table, is_affine, rng)
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
@@ -238,8 +237,7 @@ class IndGP(TrainedEstimator):
         found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
-            m = choose_num_points(table, scaling, found)
-            m = max(1, min(m, int((_MAX_POSTERIOR_NUMBERS / table.num_outputs) ** 0.5)))
+            m = choose_num_points(table, scaling, found, table.num_outputs)
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
         if m > table.num_inputs:

@@ -14,13 +14,9 @@ from manygp.data import Cells, Grid, GridPlan, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
-from manygp.estimators.settings import (
-    check_choice,
-    check_positive,
-    check_size,
-)
+from manygp.estimators.settings import check_choice, check_kernel, check_positive, check_size
+from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.estimators.trained import TrainedEstimator
-from manygp.kernels import KERNELS
 from manygp.likelihoods import Gaussian
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
@@ -163,8 +159,7 @@ class OILMM(TrainedEstimator):
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto", None))
-        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
+        check_kernel("kernel", self.kernel)
         if self.likelihood != "gaussian":
             raise SettingError(
                 f"likelihood={self.likelihood!r} is not for OILMM, whose projection needs Gaussian noise with one "
@@ -185,10 +180,7 @@ class OILMM(TrainedEstimator):
 
     def _begin_at_prior(self, table: Table) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        if outputs == "completed":
-            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs)
+        scaling = published_scaling(self.standardize, table, is_affine=True)
         self._check_inducing(table)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
@@ -214,11 +206,7 @@ class OILMM(TrainedEstimator):
         # No more columns can be orthogonal.
         L = min(int(L), p)
         rank = max(1, min(L - 1, table.num_inputs))
-        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
-            self.standardize,  # type: ignore[arg-type]
-            (str(self.standardize),),
-        )
-        choice = choose_scaling(table, kinds, rank, rng)
+        choice = choose_scaling(table, scaling_kinds(self.standardize), rank, rng)
         factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
         found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
         m: Any = self.num_inducing

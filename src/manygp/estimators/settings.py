@@ -4,12 +4,24 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import gpytorch
 import numpy as np
 import torch
 
 from manygp.errors import SettingError
+from manygp.kernels import KERNELS
+from manygp.likelihoods import LIKELIHOODS, Likelihood
 
-__all__ = ["check_choice", "check_positive", "check_size", "resolve_device", "resolve_dtype", "resolve_seed"]
+__all__ = [
+    "check_choice",
+    "check_kernel",
+    "check_likelihood",
+    "check_positive",
+    "check_size",
+    "resolve_device",
+    "resolve_dtype",
+    "resolve_seed",
+]
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any], other: str = "") -> None:
@@ -17,6 +29,18 @@ def check_choice(name: str, value: Any, choices: Iterable[Any], other: str = "")
     allowed = list(choices)
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in allowed):
         raise SettingError(f"{name}={value!r} is unknown: use one of {', '.join(map(repr, allowed))}{other}.")
+
+
+def check_kernel(name: str, value: Any) -> None:
+    """Refuse what is neither the name of a kernel nor a kernel."""
+    if not isinstance(value, gpytorch.kernels.Kernel):
+        check_choice(name, value, KERNELS, " or a GPyTorch kernel")
+
+
+def check_likelihood(value: Any, automatic: tuple[str, ...] = ()) -> None:
+    """Refuse what is neither the name of a likelihood, nor one, nor an automatic choice."""
+    if not isinstance(value, Likelihood | gpytorch.likelihoods.Likelihood):
+        check_choice("likelihood", value, (*LIKELIHOODS, *automatic), " or a likelihood")
 
 
 def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any] = ()) -> None:

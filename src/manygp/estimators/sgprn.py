@@ -13,11 +13,12 @@ from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_size
+from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
+from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
-from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Likelihood, make_likelihood
+from manygp.models import choose_latent_dim, find_lengthscales
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.network_start import start_network, start_network_from_prior
@@ -143,10 +144,8 @@ class SGPRN(TrainedEstimator):
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
         for name in ("kernel", "weight_kernel"):
-            if not isinstance(getattr(self, name), gpytorch.kernels.Kernel):
-                check_choice(name, getattr(self, name), KERNELS, " or a GPyTorch kernel")
-        if not isinstance(self.likelihood, nn.Module):
-            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+            check_kernel(name, getattr(self, name))
+        check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
     def _fit_table(self, table: Table) -> None:
@@ -158,21 +157,14 @@ class SGPRN(TrainedEstimator):
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
             likelihood.check(table.cells(table.places())[2])
-        if not likelihood.is_affine and self.standardize not in (True, False):
-            raise SettingError(
-                f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
-                f"observations are {likelihood.support}: leave standardize at True or False."
-            )
+        check_scaled(self.standardize, likelihood)
         if self.preset == "paper":
             return self._begin_at_prior(table, likelihood)
         return self._begin_at_data(table, likelihood, rng)
 
     def _begin_at_prior(self, table: Grid, likelihood: Likelihood) -> tuple[RegressionNetwork, Scaling]:
         """A model and scaling after the published procedure."""
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        if outputs == "completed":
-            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
+        scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         L: Any = _PAPER_NUM_LATENTS if self.num_latents == "auto" else self.num_latents
         model = self._make(table, scaling, L)
         start_network_from_prior(model, _PAPER_NOISE_STD)
@@ -194,9 +186,10 @@ class SGPRN(TrainedEstimator):
         rank = choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng, **most)
         if L == "auto":
             L = 1 + rank if is_factorised else 1
-        scaling, error = self._scaling(values, likelihood.is_affine, rank, rng)
+        choice = mixing_scaling(self.standardize, values, likelihood.is_affine, rank, rng)
+        scaling = choice.scaling
         factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
-        found = find_lengthscales(values, scaling, factors, error, rng)
+        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
         model = self._make(table, scaling, L)
         logger.info("num_latents=%d, output_shape=%s", L, model.weights.shape[2:])
         start_network(model, values, scaling, found, factors, rng)
@@ -205,17 +198,6 @@ class SGPRN(TrainedEstimator):
             _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _SAMPLE_CELLS, rng))
             model.likelihood.start_from(y, output, model.bias.data[output, 0])
         return model, scaling
-
-    def _scaling(self, values: Table, is_affine: bool, rank: int, rng: np.random.Generator) -> tuple[Scaling, float]:
-        """The scaling, and the squared error on held-out cells that it led to, infinite if that was not tried."""
-        if not is_affine:
-            return Scaling.fit(values, inputs=self.standardize is not False, outputs="none"), 0.0
-        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
-            self.standardize,  # type: ignore[arg-type]
-            (str(self.standardize),),
-        )
-        choice = choose_scaling(values, kinds, rank, rng)
-        return choice.scaling, choice.held_out_error
 
     def _make(self, table: Grid, scaling: Scaling, num_latents: Any) -> RegressionNetwork:
         """An untrained model of this table."""

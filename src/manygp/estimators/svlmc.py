@@ -12,11 +12,11 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_size
+from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
+from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
-from manygp.kernels import KERNELS
-from manygp.likelihoods import LIKELIHOODS, Gaussian, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.models import choose_latent_dim, find_lengthscales
 from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
 from manygp.models.processes import choose_num_points
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
@@ -138,10 +138,8 @@ class SVLMC(TrainedEstimator):
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
-        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
-        if not isinstance(self.likelihood, nn.Module):
-            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+        check_kernel("kernel", self.kernel)
+        check_likelihood(self.likelihood)
         check_choice("mixing_posterior", self.mixing_posterior, ("auto", *MIXING_POSTERIORS))
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
@@ -149,20 +147,13 @@ class SVLMC(TrainedEstimator):
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
             likelihood.check(table.cells(table.places())[2])
-        if not likelihood.is_affine and self.standardize not in (True, False):
-            raise SettingError(
-                f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
-                f"observations are {likelihood.support}: leave standardize at True or False."
-            )
+        check_scaled(self.standardize, likelihood)
         return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
 
     def _begin_at_prior(self, table: Table) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        if outputs == "completed":
-            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
         is_affine = make_likelihood(self.likelihood, table.num_outputs).is_affine
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs if is_affine else "none")
+        scaling = published_scaling(self.standardize, table, is_affine)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         model = self._restore(self._check_sizes(table, L, m))
@@ -186,10 +177,11 @@ class SVLMC(TrainedEstimator):
                 else 1
             )
         rank = max(1, min(L - 1, values.num_inputs, table.num_outputs))
-        scaling, error = self._scaling(values, likelihood.is_affine, rank, rng)
+        choice = mixing_scaling(self.standardize, values, likelihood.is_affine, rank, rng)
+        scaling = choice.scaling
         is_factorised = isinstance(values, Grid) and table.num_outputs > 1
         factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
-        found = find_lengthscales(values, scaling, factors, error, rng)
+        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
         m: Any = choose_num_points(table, scaling, found) if self.num_inducing == "auto" else self.num_inducing
         logger.info("num_latents=%d, num_inducing=%d", L, m)
         model = self._restore(self._check_sizes(table, L, m))
@@ -197,17 +189,6 @@ class SVLMC(TrainedEstimator):
         if level is not None:
             start_levels(model, table, scaling, level, rng)
         return model, scaling
-
-    def _scaling(self, values: Table, is_affine: bool, rank: int, rng: np.random.Generator) -> tuple[Scaling, float]:
-        """The scaling, and the squared error on held-out cells that it led to, infinite if that was not tried."""
-        if not is_affine:
-            return Scaling.fit(values, inputs=self.standardize is not False, outputs="none"), 0.0
-        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
-            self.standardize,  # type: ignore[arg-type]
-            (str(self.standardize),),
-        )
-        choice = choose_scaling(values, kinds, rank, rng)
-        return choice.scaling, choice.held_out_error
 
     def _check_sizes(self, table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
         if num_inducing > table.num_inputs:

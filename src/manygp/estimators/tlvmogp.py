@@ -15,10 +15,11 @@ from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embeddin
 from manygp.errors import SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.priors import PriorMeans
-from manygp.estimators.settings import check_choice, check_positive, check_size
+from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
+from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
-from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support
@@ -207,11 +208,7 @@ class TLVMOGP(LatentVariableEstimator):
         check_support(likelihood, table)
         if table.exposure is not None:
             self._check_exposure(likelihood)
-        if not likelihood.is_affine and self.standardize not in (True, False):
-            raise SettingError(
-                f"standardize={self.standardize!r} would scale the outputs, but {type(likelihood).__name__} "
-                f"observations are {likelihood.support}: leave standardize at True or False."
-            )
+        check_scaled(self.standardize, likelihood)
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
         return begin(self, table, likelihood, rng)
 
@@ -240,10 +237,8 @@ class TLVMOGP(LatentVariableEstimator):
         check_positive("spectral_bound", self.spectral_bound, optional=True, automatic=("auto",))
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
-        if not isinstance(self.kernel, gpytorch.kernels.Kernel):
-            check_choice("kernel", self.kernel, KERNELS, " or a GPyTorch kernel")
-        if not isinstance(self.likelihood, Likelihood | gpytorch.likelihoods.Likelihood):
-            check_choice("likelihood", self.likelihood, (*LIKELIHOODS, "auto"), " or a likelihood")
+        check_kernel("kernel", self.kernel)
+        check_likelihood(self.likelihood, automatic=("auto",))
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)

@@ -9,8 +9,8 @@ import torch
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, factorise
-from manygp.errors import SettingError
 from manygp.estimators.priors import PriorMeans, prior_means
+from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
 from manygp.models import (
     TransformedLatentModel,
@@ -46,11 +46,7 @@ def begin_at_prior(
     settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator
 ) -> tuple[TransformedLatentModel, Scaling]:
     """A model and scaling after the published procedure."""
-    standardize: Any = settings.standardize
-    outputs = {True: "global", False: "none"}.get(standardize, standardize)
-    if outputs == "completed":
-        raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-    scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
+    scaling = published_scaling(settings.standardize, table, likelihood.is_affine)
     is_open = settings.latent_dim == "auto"
     published = _PAPER["latent_dim"] if is_open and settings.latent_prior_mean == "pca" else settings.latent_dim
     prior = prior_means(settings.latent_prior_mean, table, published, likelihood, rng)
@@ -115,9 +111,8 @@ def _look_at_values(
     placed = table if is_placed and isinstance(table, Grid) else None
     if placed is not None and settings.latent_dim == "auto":
         latent_dim = max(latent_dim, choose_placed_dim(placed, common, rng))
-    standardize: Any = settings.standardize
-    kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(standardize, (str(standardize),))
-    if standardize is True and settings._knows_places(table):
+    kinds = scaling_kinds(settings.standardize)
+    if settings.standardize is True and settings._knows_places(table):
         # An output that is known by its place alone has no centre and scale of its own.
         kinds = ("global",)
     choice = choose_scaling(values, kinds, rank, rng)

@@ -190,6 +190,7 @@ def test_points_and_what_they_leave_open(rng):
     assert_close(processes.Z.sort(1).values, before.sort(1).values)
     assert choose_num_points(table, scaling, Lengthscales(np.array([100.0]), 1.0, 0.1)) == 20
     assert choose_num_points(table, scaling, Lengthscales(np.array([0.001]), 1.0, 0.1)) == 25
+    assert choose_num_points(table, scaling, Lengthscales(np.array([0.001]), 1.0, 0.1), num_processes=200_000) == 10
 
 
 def test_levels_of_counts(rng):

@@ -1,0 +1,61 @@
+"""What `standardize` means for each kind of model."""
+
+import numpy as np
+import pytest
+
+from manygp import SettingError
+from manygp.data import Grid
+from manygp.estimators.standardize import (
+    check_scaled,
+    independent_scaling,
+    mixing_scaling,
+    published_scaling,
+    scaling_kinds,
+)
+from manygp.likelihoods import Gaussian, Poisson
+
+
+@pytest.fixture
+def table(rng):
+    """Outputs of different centres and scales."""
+    return Grid(rng.uniform(size=(20, 1)), 5.0 * np.arange(4) + (1.0 + np.arange(4)) * rng.standard_normal((20, 4)))
+
+
+def test_what_the_data_may_choose_among():
+    assert set(scaling_kinds(True)) == {"global", "completed", "output"}
+    assert scaling_kinds(False) == ("none",)
+    assert scaling_kinds("output") == ("output",)
+
+
+@pytest.mark.parametrize(("standardize", "distinct"), [(True, 1), (False, 1), ("global", 1), ("output", 4)])
+def test_the_published_scaling_leaves_inputs_raw(rng, table, standardize, distinct):
+    scaling = published_scaling(standardize, table, is_affine=True)
+    assert len(set(scaling.y_scale)) == distinct
+    assert (scaling.y_scale[0] == 1.0) == (standardize is False)
+    assert (scaling.x_center == 0.0).all()
+    assert (scaling.x_scale == 1.0).all()
+    same = independent_scaling(standardize, "paper", table, is_affine=True, rng=rng)
+    assert np.array_equal(same.y_scale, scaling.y_scale)
+    with pytest.raises(SettingError, match="'completed' goes with preset='fast'"):
+        published_scaling("completed", table, is_affine=True)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_counts_are_left_as_they_are(rng, table, standardize):
+    scalings = [
+        published_scaling(standardize, table, is_affine=False),
+        mixing_scaling(standardize, table, is_affine=False, rank=1, rng=rng).scaling,
+        independent_scaling(standardize, "fast", table, is_affine=False, rng=rng),
+    ]
+    for scaling in scalings:
+        assert (scaling.y_center == 0.0).all()
+        assert (scaling.y_scale == 1.0).all()
+    for scaling in scalings[1:]:
+        assert (scaling.x_scale == 1.0).all() == (standardize is False)
+    check_scaled(standardize, Poisson())
+
+
+def test_counts_that_were_to_be_scaled():
+    check_scaled("output", Gaussian())
+    with pytest.raises(SettingError, match="standardize='output' would scale the outputs, but Poisson"):
+        check_scaled("output", Poisson())
