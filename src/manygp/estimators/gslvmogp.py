@@ -38,28 +38,12 @@ class GSLVMOGP(SeparableEstimator):
         Passes over the data; "auto" runs until the bound stops rising.
     batch_inputs, batch_outputs
         Inputs and outputs in a batch; "auto" aims at a few thousand observed cells.
-    learning_rate
-        Adam's step size; "auto" takes that of the preset.
-    num_samples
-        Draws of the latent vectors in the predictive mixture.
-    standardize
-        True lets the preset choose, as in `TLVMOGP`; "output", "global" and "completed" name a choice; False leaves
-        everything raw.
-    preset
-        "fast" starts from the data and takes natural steps; "paper" follows the published procedure: Adam on
-        everything from the prior.
+    learning_rate, num_samples, standardize, preset, device, random_state, progress, max_grad_norm
+        See `TLVMOGP`.
     dtype
         "float64" or "float32" for covariances of batches; the rest is always float64.
-    device
-        "auto" (a GPU if there is one), "cpu", "cuda" or any torch device.
-    random_state
-        Seed.
-    progress
-        True, False, or "auto" for a progress bar on terminals.
     freeze_likelihood
         Epochs for which the noise stays at its start; `math.inf` never learns it.
-    max_grad_norm
-        Largest norm of the gradient of the bound per cell; None does not clip.
 
     Attributes
     ----------
