@@ -180,7 +180,7 @@ class LatentVariableEstimator(TrainedEstimator):
 
         def refresh(epoch: int | None) -> None:
             if epoch is None or epoch in _REFRESHED:
-                refresh_prior(model, empty, seed, moves=epoch is not None)
+                refresh_prior(model, empty, seed, moves=epoch == 0)
 
         return refresh
 

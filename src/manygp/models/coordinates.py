@@ -86,7 +86,8 @@ def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed:
     """Give every output the prior that the others' latent vectors suggest: p(h_p | all that is known of the others).
 
     A GP over the coordinates is conditioned on the means of q(h) of all outputs but p, which count as sure as q(h) is
-    beyond its prior. q(h) goes along with its prior if it `moves`. Outputs without observations are set to their prior.
+    beyond its prior. q(h) goes along with its prior if it `moves`, which is for a start: later on, means hold the prior
+    already, and would be drawn to it twice. Outputs without observations are set to their prior.
     """
     assert model.coordinates is not None
     values, noise = _news(model)
