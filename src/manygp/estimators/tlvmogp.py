@@ -18,6 +18,7 @@ from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
+from manygp.estimators.trained import MOST_WORK
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
@@ -34,6 +35,8 @@ BOUNDS = ("standard", "tight")
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
+# Multiplications that an automatic run may take, for each observed cell and dimension of the embedding, and at least.
+_WORK_PER_DIMENSION, _LEAST_WORK = 2e6, 6e11
 
 
 class TLVMOGP(LatentVariableEstimator):
@@ -273,6 +276,11 @@ class TLVMOGP(LatentVariableEstimator):
         m = len(model.gp.Z)
         # Two products with the batch, and half a dozen among inducing points.
         return 2.0 * cells * m**2 + 6.0 * m**3
+
+    def _budget(self, model: TransformedLatentModel, cells: int) -> float:
+        # The more dimensions, the more there is to learn about the embedding.
+        work = _WORK_PER_DIMENSION * len(model.units) * cells
+        return min(max(work, _LEAST_WORK), MOST_WORK)
 
     def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
