@@ -1,7 +1,7 @@
-"""Predictions of outputs that a model was not trained on: from a prior, and from a few observations."""
+"""Estimators of models with latent vectors, which can predict outputs that they were not trained on."""
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,62 +9,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manygp.data import Table, as_table
-from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
-from manygp.data.exposure import as_exposure
-from manygp.data.table import FloatArray, Grid
-from manygp.errors import DataError, SettingError
-from manygp.estimators.settings import check_choice
+from manygp.data import Table
+from manygp.data.coordinates import describe_outputs
+from manygp.data.table import FloatArray
+from manygp.errors import DataError
 from manygp.estimators.trained import TrainedEstimator
-from manygp.likelihoods import Likelihood
-from manygp.models import TransformedLatentModel
-from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
-from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
-from manygp.models.guesses import check_support
-from manygp.models.new_outputs import Population, joined_model, model_of_new_outputs
+from manygp.models.new_outputs import Population, model_of_new_outputs
 from manygp.prediction import Prediction
 
-__all__ = ["LatentVariableEstimator"]
+__all__ = ["LatentVariableEstimator", "moved_scales", "names_of"]
 
-# Cells that are adapted to in one go.
-_ADAPTED_CELLS = 200_000
 # Variances of latent vectors at least this large keep their factors regular.
 _LEAST_VARIANCE = 1e-12
 # The share of a latent vector's covariance that components of a mixture carry themselves, see `TransformedLatentModel`.
 _LINEAR_SHARE = 0.5
-# Epochs before which a prior over coordinates follows the latents; it does so once more after the last.
-_REFRESHED = (0, 3, 10, 30, 100)
 
 
 class LatentVariableEstimator(TrainedEstimator):
-    """An estimator of a model with a latent vector for every output, and so for outputs that it has not seen."""
+    """An estimator of a model with latent vectors for every output, and so for outputs that it has not seen."""
 
     latent_prior_mean: Any
-    coordinate_system: str
     standardize: bool | str
-    model_: TransformedLatentModel
+
+    # -- fitted attributes ---------------------------------------------------------------------------------------
 
     @property
     def latent_mean_(self) -> FloatArray:
-        """Means of q(h_p), shape (p, latent_dim)."""
+        """Means of q(h), shape (p, latent_dim), or (p, num_components, latent_dim) if there are several components."""
         self._check_fitted()
-        return self.model_.latents.mean.detach().cpu().numpy()
+        return self._by_output(self.model_.latents.mean.detach())
 
     @property
     def latent_covariance_(self) -> FloatArray:
-        """Covariances of q(h_p), shape (p, latent_dim, latent_dim)."""
+        """Covariances of q(h), shaped as `latent_mean_` with one more axis."""
         self._check_fitted()
         latents = self.model_.latents
         with torch.no_grad():
             L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-            return (L @ L.mT).cpu().numpy()
+            return self._by_output(L @ L.mT)
+
+    def _by_output(self, rows: Tensor) -> FloatArray:
+        grouped = rows.unflatten(0, (-1, self.model_.num_components))
+        values: FloatArray = (grouped[:, 0] if self.model_.num_components == 1 else grouped).cpu().numpy()
+        return values
+
+    # -- predicting ----------------------------------------------------------------------------------------------
 
     def predict_new_outputs(
         self,
         X: Any,
         *,
-        output_coordinates: Any = None,
-        latent_mean: Any = None,
+        latent_mean: Any,
         latent_variance: Any = None,
         output_names: Sequence[Hashable] | None = None,
         observation_noise: bool = True,
@@ -76,15 +71,13 @@ class LatentVariableEstimator(TrainedEstimator):
         ----------
         X
             Inputs, shape (n, d).
-        output_coordinates
-            Where they are, shape (k, c), as in `fit`: their latent vectors, levels and the like follow from those of
-            their neighbours, and how sure that is enters the prediction.
         latent_mean
-            Instead of coordinates, means of their latent vectors, shape (k, latent_dim): in the units of
-            `latent_prior_mean` if the model was fitted with one, otherwise in those of `latent_mean_`.
+            Means of their latent vectors, shape (k, latent_dim): in the units of `latent_prior_mean` if the model was
+            fitted with one, otherwise in those of `latent_mean_`. All components of an output have the same mean,
+            unless there is one for each, shape (k, num_components, latent_dim).
         latent_variance
-            Variances about those means, in standardised units: one for all, or shape (k,) or (k, latent_dim). By
-            default the variance of the prior; the paper inflates it, tenfold for sea temperatures.
+            Variances about those means, in standardised units: one for all, or shape (k,) or (k, latent_dim), or that
+            of `latent_mean`. By default the variance of the prior; the paper inflates it, tenfold for sea temperatures.
         output_names
             Names of the new outputs; by default those in the index of a data frame, or 0 to k − 1.
         observation_noise
@@ -93,145 +86,53 @@ class LatentVariableEstimator(TrainedEstimator):
             For counts: the exposure of each row of X, shape (n,); 1 by default.
         """
         self._check_fitted()
-        if (output_coordinates is None) == (latent_mean is None):
-            raise SettingError(
-                "predict_new_outputs needs to know which outputs: give output_coordinates or latent_mean."
-            )
-        if latent_mean is None:
-            mean, variance = numbers_at(self.model_, self._features(output_coordinates))
-            names = _names_of(output_coordinates, output_names, len(mean))
-            new = self._seen_at(mean, variance, names)
-        else:
-            mean, variance = self._new_latents(latent_mean, latent_variance)
-            names = _names_of(latent_mean, output_names, len(mean))
-            new = self._seen_through(mean, variance.sqrt().diag_embed(), names)
+        mean, variance = self._new_latents(latent_mean, latent_variance)
+        new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
         return new.predict_dist(X, observation_noise=observation_noise, exposure=exposure)
-
-    def adapt(
-        self,
-        X: Any,
-        Y: Any = None,
-        *,
-        mask: Any = None,
-        output_names: Sequence[Hashable] | None = None,
-        exposure: Any = None,
-        output_coordinates: Any = None,
-        latent_mean: Any = None,
-        latent_variance: Any = None,
-    ) -> Self:
-        """A model that also predicts new outputs, of which some observations are given; nothing else changes.
-
-        The latent vectors of the new outputs, and what else belongs to an output (its level or scale, parameters of its
-        likelihood), follow from their observations and from how the outputs of the fit differ.
-
-        Parameters
-        ----------
-        X
-            Inputs of the observations, shape (n, d).
-        Y
-            Values of the new outputs, shape (n, k), NaN where missing.
-        mask, output_names, exposure
-            As in `fit`. Without names, new outputs are numbered on from those of the fit.
-        output_coordinates, latent_mean, latent_variance
-            What is known of them beforehand, as in `predict_new_outputs`; by default what is usual among the outputs of
-            the fit. A model that was fitted with coordinates needs those of the new outputs.
-        """
-        self._check_fitted()
-        table = as_table(X, Y, mask, output_names)
-        self._check_inputs(table.X if X is None or Y is None else X)
-        if exposure is not None:
-            self._check_exposure(self.model_.likelihood)
-            table.exposure = as_exposure(exposure, table)
-        check_support(self.model_.likelihood, table)
-        names = self._names_behind(table, output_names, Y)
-        population, base, unit = self._population()
-        prior = None if latent_mean is None else self._new_latents(latent_mean, latent_variance)
-        features = None
-        if output_coordinates is not None or self.model_.coordinates is not None:
-            features = self._features(output_coordinates, names)
-            prior = numbers_at(self.model_, features)
-        found = self._adapted(table, population, base, unit, prior)
-        new = self._joined(found, names, population.extras, base, unit)
-        if features is not None and prior is not None:
-            add_places(new.model_, features, *prior)
-        return new
-
-    # -- coordinates ---------------------------------------------------------------------------------------------
-
-    def _place(self, table: Table, output_coordinates: Any) -> None:
-        check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
-        for name, value, allowed in (
-            ("preset", self.preset, ("fast",)),
-            ("latent_prior_mean", self.latent_prior_mean, (None,)),
-            ("standardize", self.standardize, (True, False, "global")),
-        ):
-            if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
-                raise SettingError(
-                    f"{name}={value!r} does not go with output_coordinates, from which the prior of latent vectors and "
-                    f"all else of a new output must follow: use {allowed[0]!r}."
-                )
-        table.coordinates = place_outputs(output_coordinates, table.output_names, self.coordinate_system)
-
-    def _refresher(self, model: Any, table: Table, seed: int) -> Callable[[int | None], None] | None:
-        """What to do before some epochs, and after the last: let the prior follow the latents."""
-        if table.coordinates is None:
-            return None
-        empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0), device=model.units.device)
-
-        def refresh(epoch: int | None) -> None:
-            if epoch is None or epoch in _REFRESHED:
-                refresh_prior(model, empty, seed, moves=epoch == 0)
-
-        return refresh
-
-    def _features(self, given: Any, names: Sequence[Hashable] | None = None) -> Tensor:
-        coordinates = self.model_.coordinates
-        if coordinates is None:
-            raise SettingError(
-                "This model was fitted without output_coordinates: give them to fit, or latent_mean here."
-            )
-        if given is None:
-            raise SettingError(
-                "This model tells outputs apart by coordinates: give output_coordinates of the new ones."
-            )
-        values = describe_outputs(given, -1 if names is None else names, "output_coordinates")
-        return self._tensor(coordinates.map.features(values))
-
-    def _seen_at(self, mean: Tensor, variance: Tensor, names: Sequence[Hashable]) -> Self:
-        """An estimator like this one of outputs that lie somewhere else, from all numbers that belong to them."""
-        h = self.model_.latents.dim
-        new = self._seen_through(mean[:, :h], variance[:, :h].sqrt().diag_embed(), names)
-        rest = mean[:, h:]
-        if self.model_.level is not None:
-            new.model_.level_variance = variance[:, h : h + 1]
-        else:
-            rest = torch.cat([torch.zeros_like(mean[:, :1]), rest], -1)
-        set_rest(new.model_, rest, self.model_.likelihood.row_names())
-        return new
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
 
+    def _knows_places(self, table: Table) -> bool:
+        """Whether outputs are told apart by coordinates of the user's own."""
+        is_given = self.latent_prior_mean is not None and not isinstance(self.latent_prior_mean, str)
+        return table.coordinates is not None or is_given
+
     def _new_latents(self, mean: Any, variance: Any) -> tuple[Tensor, Tensor]:
-        """Means and variances of latent vectors in the units of the model, each (k, h)."""
-        latents = self.model_.latents
-        values = describe_outputs(mean, -1, "latent_mean")
-        if values.shape[1] != latents.dim:
+        """Means and variances of all latent vectors in the units of the model, each (k, q h)."""
+        latents, Q = self.model_.latents, self.model_.num_components
+        is_each = getattr(mean, "ndim", 2) == 3
+        rows = describe_outputs(mean.reshape(-1, mean.shape[-1]) if is_each else mean, -1, "latent_mean")
+        if rows.shape[1] != latents.dim:
             raise DataError(
-                f"latent_mean has {values.shape[1]} columns, but latent vectors have {latents.dim} dimensions; give "
+                f"latent_mean has {rows.shape[1]} columns, but latent vectors have {latents.dim} dimensions; give "
                 "a row of as many numbers for each new output."
             )
-        center, scale = latents.prior_center.cpu().numpy(), latents.prior_scale.cpu().numpy()
-        given = np.asarray(latents.prior_variance if variance is None else variance, dtype=np.float64)
-        try:
-            spread = np.broadcast_to(given[:, None] if given.ndim == 1 else given, values.shape)
-        except ValueError as error:
+        if is_each and mean.shape[1] != Q:
             raise DataError(
-                f"latent_variance has shape {np.shape(given)}, but latent_mean has {values.shape}; give one number, or "
-                "one for each new output, or one for each entry."
+                f"latent_mean has shape {mean.shape}, but an output has {Q} latent vectors; give one row for all of "
+                "them, or one for each."
+            )
+        center, scale = latents.prior_center.cpu().numpy(), latents.prior_scale.cpu().numpy()
+        rows = (rows - center) / scale
+        # (k, q, h)
+        values = rows.reshape(-1, Q, latents.dim) if is_each else np.repeat(rows[:, None], Q, axis=1)
+        spread = self._spread(latents.prior_variance if variance is None else variance, values.shape)
+        return self._tensor(values).flatten(1), self._tensor(spread).flatten(1)
+
+    def _spread(self, variance: Any, shape: tuple[int, ...]) -> FloatArray:
+        given = np.asarray(variance, dtype=np.float64)
+        own = given[:, None, None] if given.ndim == 1 else given[:, None] if given.ndim == 2 else given
+        try:
+            spread = np.broadcast_to(own, shape)
+        except ValueError as error:
+            expected = (shape[0], shape[2]) if shape[1] == 1 else shape
+            raise DataError(
+                f"latent_variance has shape {np.shape(given)}, but latent_mean has {expected}; give one number, or one "
+                "for each new output, or one for each entry."
             ) from error
         if not (np.isfinite(spread) & (spread >= 0)).all():
             raise DataError("latent_variance holds numbers that are no variances; give finite ones of at least 0.")
-        return self._tensor((values - center) / scale), self._tensor(np.maximum(spread, _LEAST_VARIANCE))
+        return np.maximum(spread, _LEAST_VARIANCE)
 
     def _population(self) -> tuple[Population, float, float]:
         """How the outputs of the fit differ, and the centre and scale that this is relative to."""
@@ -239,71 +140,21 @@ class LatentVariableEstimator(TrainedEstimator):
         population = Population.of(self.model_, self._tensor(center), self._tensor(scale))
         return population, float(center.mean()), float(np.exp(np.log(scale).mean()))
 
-    def _seen_through(self, mean: Tensor, factor: Tensor, names: Sequence[Hashable]) -> Self:
-        """An estimator like this one whose outputs are new ones with h ~ N(mean, L Lᵀ)."""
+    def _seen_through(self, mean: Tensor, variance: Tensor, names: Sequence[Hashable]) -> Self:
+        """An estimator like this one whose outputs are new ones with h ~ N(mean, diag variance)."""
         population, base, unit = self._population()
-        extra, variance = population.extras_given(mean, factor @ factor.mT)
+        extra, left = population.extras_given(mean, variance.diag_embed())
         level, level_variance = torch.zeros_like(mean[:, 0]), torch.zeros_like(mean[:, 0])
         center, scale = np.full(len(mean), base), np.full(len(mean), unit)
         if population.extras == "level":
-            level, level_variance = extra[:, 0], variance[:, 0]
+            level, level_variance = extra[:, 0], left[:, 0]
         if population.extras == "scale":
-            center, scale = _moved(base, unit, extra)
+            center, scale = moved_scales(base, unit, extra)
             # Centres are off by as much in all cells; a wrong scale stretches f, whose spread is about 1.
-            level_variance = variance[:, 0] * (unit / self._tensor(scale)).square() + variance[:, 1]
-        model = model_of_new_outputs(self.model_, mean, factor, level, level_variance, self._linear_share())
+            level_variance = left[:, 0] * (unit / self._tensor(scale)).square() + left[:, 1]
+        model = model_of_new_outputs(self.model_, mean, variance, level, level_variance, self._linear_share())
         new = self._like(model, names)
         new.scaling_ = replace(self.scaling_, y_center=center, y_scale=scale)
-        return new
-
-    def _adapted(
-        self,
-        table: Grid,
-        population: Population,
-        base: float,
-        unit: float,
-        prior: tuple[Tensor, Tensor] | None,
-    ) -> Adaptation:
-        k, t = table.num_outputs, len(population.mean)
-        mean, covariance = population.mean.expand(k, t), population.covariance.expand(k, t, t)
-        if prior is not None:
-            mean, covariance = _prior_with_extras(population, *(part[:, : self.model_.latents.dim] for part in prior))
-        counts = np.cumsum(table.count_per_output())
-        parts = []
-        for columns in np.split(np.arange(k), _cuts(counts)):
-            cells = self._cells(table, columns, base, unit)
-            parts.append(adapt_outputs(self.model_, cells, mean[columns], covariance[columns], population.extras))
-        likelihood: Likelihood = parts[0].likelihood
-        for part in parts[1:]:
-            likelihood = likelihood.joined(part.likelihood)
-        return Adaptation(
-            torch.cat([part.mean for part in parts]), torch.cat([part.covariance for part in parts]), likelihood
-        )
-
-    def _cells(self, table: Grid, columns: np.ndarray, base: float, unit: float) -> NewCells:
-        values = table.block(np.arange(table.num_inputs), columns)
-        row, column = np.nonzero(~np.isnan(values))
-        y = values[row, column]
-        return NewCells(
-            self._tensor(self.scaling_.scale_x(table.X[row])),
-            self._tensor((y - base) / unit if self.model_.likelihood.is_affine else y),
-            torch.as_tensor(column, device=self.model_.units.device),
-            None if table.exposure is None else self._tensor(table.exposure[row]),
-        )
-
-    def _joined(self, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float) -> Self:
-        h = self.model_.latents.dim
-        mean, covariance, extra = found.mean[:, :h], found.covariance[:, :h, :h], found.mean[:, h:]
-        level = extra[:, 0] if extras == "level" else torch.zeros_like(mean[:, 0])
-        model = joined_model(self.model_, mean, covariance, mean, level, found.likelihood, self._linear_share())
-        new = self._like(model, (*self.output_names_, *names))
-        center, scale = np.full(len(mean), base), np.full(len(mean), unit)
-        if extras == "scale":
-            center, scale = _moved(base, unit, extra)
-        old = self.scaling_
-        new.scaling_ = replace(
-            old, y_center=np.concatenate([old.y_center, center]), y_scale=np.concatenate([old.y_scale, scale])
-        )
         return new
 
     def _like(self, model: Any, names: Sequence[Hashable]) -> Self:
@@ -312,19 +163,6 @@ class LatentVariableEstimator(TrainedEstimator):
         new.model_, new.output_names_, new.n_outputs_, new._flat_ = model, tuple(names), len(names), False
         return new
 
-    def _names_behind(self, table: Grid, given: Any, Y: Any) -> tuple[Hashable, ...]:
-        """Names of new outputs that none of the fit has."""
-        is_named = given is not None or hasattr(Y, "columns") or hasattr(Y, "dims")
-        if not is_named:
-            return tuple(range(self.n_outputs_, self.n_outputs_ + table.num_outputs))
-        known = set(self.output_names_)
-        twice = [name for name in table.output_names if name in known]
-        if twice:
-            raise DataError(
-                f"{twice[0]!r} is an output of the fit already; give new outputs names of their own with output_names=."
-            )
-        return table.output_names
-
     def _linear_share(self) -> float:
         return 0.0 if self.preset == "paper" else _LINEAR_SHARE
 
@@ -332,7 +170,8 @@ class LatentVariableEstimator(TrainedEstimator):
         return torch.as_tensor(np.array(values, dtype=np.float64), device=self.model_.units.device)
 
 
-def _names_of(table: Any, given: Sequence[Hashable] | None, count: int) -> tuple[Hashable, ...]:
+def names_of(table: Any, given: Sequence[Hashable] | None, count: int) -> tuple[Hashable, ...]:
+    """Names of new outputs: as given, those of a table's rows, or their numbers."""
     if given is None:
         return tuple(table.index) if hasattr(table, "iloc") else tuple(range(count))
     names = tuple(given)
@@ -341,19 +180,7 @@ def _names_of(table: Any, given: Sequence[Hashable] | None, count: int) -> tuple
     return names
 
 
-def _moved(base: float, unit: float, extra: Tensor) -> tuple[FloatArray, FloatArray]:
+def moved_scales(base: float, unit: float, extra: Tensor) -> tuple[FloatArray, FloatArray]:
     """Centres and scales from what Population calls centre and log scale."""
     moved = extra.detach().cpu().numpy()
     return base + unit * moved[:, 0], unit * np.exp(moved[:, 1])
-
-
-def _prior_with_extras(population: Population, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """A prior of all numbers of an output from one of its latent vector, extras as usual among outputs."""
-    extra, extra_variance = population.extras_given(mean, variance.diag_embed())
-    return torch.cat([mean, extra], -1), torch.cat([variance, extra_variance], -1).diag_embed()
-
-
-def _cuts(counts: np.ndarray) -> np.ndarray:
-    """Where to cut outputs into parts of a bounded number of cells, from running totals."""
-    cuts = np.unique(np.searchsorted(counts, np.arange(_ADAPTED_CELLS, counts[-1], _ADAPTED_CELLS), side="right"))
-    return cuts[(cuts > 0) & (cuts < len(counts))]

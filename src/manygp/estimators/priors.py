@@ -37,8 +37,9 @@ class PriorMeans:
         return cls((given - center) / scale, center, scale)
 
     def set(self, latents: Latents) -> None:
-        """Make them the prior of a model's latents."""
-        latents.set_prior_mean(*(torch.as_tensor(part) for part in (self.mean, self.center, self.scale)))
+        """Make them the prior of a model's latents, the same for all components of an output."""
+        mean = np.repeat(self.mean, latents.num_outputs // len(self.mean), axis=0)
+        latents.set_prior_mean(*(torch.as_tensor(part) for part in (mean, self.center, self.scale)))
 
 
 def prior_means(

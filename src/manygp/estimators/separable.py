@@ -1,6 +1,7 @@
 """What estimators with sums of separable kernels share."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -12,15 +13,16 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.new_outputs import LatentVariableEstimator
+from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.settings import check_choice, check_positive, check_size
-from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, make_likelihood
+from manygp.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.models.guesses import check_support, guess_table
 from manygp.models.separable_start import (
     choose_inducing_sizes,
-    guessed_functions,
     start_separable_from_data,
     start_separable_from_prior,
 )
@@ -35,7 +37,7 @@ logger = logging.getLogger("manygp")
 _PAPER = {"latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 10}
 
 
-class SeparableEstimator(TrainedEstimator):
+class SeparableEstimator(LatentVariableEstimator):
     """What the two estimators share: a sum of Q kernels, each separable into inputs and latent vectors."""
 
     latent_dim: int | str
@@ -45,11 +47,10 @@ class SeparableEstimator(TrainedEstimator):
     latent_kernel: str | gpytorch.kernels.Kernel
     likelihood: str | nn.Module
     latent_posterior: str
-    latent_prior_mean: Any
     latent_prior_variance: float
-    standardize: bool | str
 
     model_: SeparableLatentModel
+    _knows_exposure = True
 
     @property
     def _num_components(self) -> int:
@@ -57,21 +58,6 @@ class SeparableEstimator(TrainedEstimator):
         raise NotImplementedError
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
-
-    @property
-    def latent_mean_(self) -> FloatArray:
-        """Means of q(h_pq): shape (p, latent_dim) for one component, else (p, num_components, latent_dim)."""
-        self._check_fitted()
-        return self._by_output(self.model_.latents.mean.detach())
-
-    @property
-    def latent_covariance_(self) -> FloatArray:
-        """Covariances of q(h_pq), shaped as `latent_mean_` with one more axis."""
-        self._check_fitted()
-        latents = self.model_.latents
-        with torch.no_grad():
-            L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-            return self._by_output(L @ L.mT)
 
     @property
     def inducing_inputs_(self) -> FloatArray:
@@ -85,10 +71,6 @@ class SeparableEstimator(TrainedEstimator):
         """Inducing latent vectors Z_H, shape (num_components, num_inducing_latents, latent_dim)."""
         self._check_fitted()
         return self.model_.Z_H.detach().cpu().numpy()
-
-    def _by_output(self, rows: torch.Tensor) -> FloatArray:
-        grouped = rows.unflatten(0, (-1, self.model_.num_components))
-        return (grouped[:, 0] if self.model_.num_components == 1 else grouped).cpu().numpy()
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -107,100 +89,102 @@ class SeparableEstimator(TrainedEstimator):
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SeparableLatentModel, Scaling]:
-        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+        likelihood = make_likelihood(self.likelihood, table.num_outputs)
+        check_support(likelihood, table)
+        if table.exposure is not None:
+            self._check_exposure(likelihood)
+        if self.preset == "paper":
+            return self._begin_at_prior(table, likelihood, rng)
+        return self._begin_at_data(table, likelihood, rng)
 
-    def _begin_at_prior(self, table: Table) -> tuple[SeparableLatentModel, Scaling]:
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
         outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
         if outputs == "completed":
             raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        is_affine = make_likelihood(self.likelihood, table.num_outputs).is_affine
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs if is_affine else "none")
-        prior_mean = self._prior_mean(table.num_outputs)
-        latent_dim = _PAPER["latent_dim"] if prior_mean is None else prior_mean.shape[1]
-        model = self._restore(
-            self._check_sizes(
-                table,
-                _given(self.latent_dim, latent_dim),
-                _given(self.num_inducing_latents, _PAPER["num_inducing_latents"]),
-                _given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
-            )
+        scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
+        is_pca = isinstance(self.latent_prior_mean, str)
+        published = _given(self.latent_dim, _PAPER["latent_dim"]) if is_pca else self.latent_dim
+        prior = prior_means(self.latent_prior_mean, table, published, likelihood, rng)
+        model = self._untrained(
+            table,
+            _given(self.latent_dim, _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]),
+            _given(self.num_inducing_latents, _PAPER["num_inducing_latents"]),
+            _given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
+            prior,
         )
         start_separable_from_prior(model)
         return model, scaling
 
-    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[SeparableLatentModel, Scaling]:
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        likelihood = make_likelihood(self.likelihood, table.num_outputs)
         # What follows looks for functions, so that counts and labels are replaced by guesses of what is behind them.
-        values = table if likelihood.is_affine else guessed_functions(table, likelihood)
-        latent_dim, rank = self._choose_dims(values, rng)
+        values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
+        prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
+        latent_dim, rank = self._choose_dims(values, prior, rng)
+        choice = self._choose_scaling(table, values, likelihood, rank, rng)
+        scaling = choice.scaling
+        factors = factorise(values, scaling, rank, rng=rng) if prior is None and _has_factors(values) else None
+        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+        latents, inputs = choose_inducing_sizes(table, scaling, latent_dim, self._num_components, found)
+        latents, inputs = _given(self.num_inducing_latents, latents), _given(self.num_inducing_inputs, inputs)
+        model = self._untrained(table, latent_dim, latents, inputs, prior)
+        logger.info(
+            "latent_dim=%d, num_inducing_latents=%d, num_inducing_inputs=%d, standardisation of outputs: %s",
+            *(latent_dim, latents, inputs, choice.kind),
+        )
+        if level is not None:
+            model.set_levels(torch.as_tensor(level))
+        start_separable_from_data(model, table, scaling, found, factors, rng, values)
+        return model, scaling
+
+    def _choose_scaling(
+        self, table: Table, values: Table, likelihood: Likelihood, rank: int, rng: np.random.Generator
+    ) -> ScalingChoice:
+        if not likelihood.is_affine:
+            scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
+            return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling)
         kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
             self.standardize,  # type: ignore[arg-type]
             (str(self.standardize),),
         )
-        if likelihood.is_affine:
-            choice = choose_scaling(values, kinds, rank, rng)
-        else:
-            scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
-            choice = ScalingChoice(scaling, "none", 0.0 if self._is_factorised(values) else np.inf)
-        scaling = choice.scaling
-        factors = factorise(values, scaling, rank, rng=rng) if self._is_factorised(values) else None
-        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
-        latents, inputs = choose_inducing_sizes(table, scaling, latent_dim, self._num_components, found)
-        sizes = self._check_sizes(
-            table, latent_dim, _given(self.num_inducing_latents, latents), _given(self.num_inducing_inputs, inputs)
-        )
-        logger.info("%s, standardisation of outputs: %s", sizes, choice.kind)
-        model = self._restore(sizes)
-        start_separable_from_data(model, table, scaling, found, factors, rng)
-        return model, scaling
+        if self.standardize is True and self._knows_places(table):
+            # An output that is known by its place alone has no centre and scale of its own.
+            kinds = ("global",)
+        return choose_scaling(values, kinds, rank, rng)
 
-    def _choose_dims(self, table: Table, rng: np.random.Generator) -> tuple[int, int]:
+    def _choose_dims(self, table: Table, prior: PriorMeans | None, rng: np.random.Generator) -> tuple[int, int]:
         """Dimensions of the latent vectors, and the number of factors that all components start with."""
-        Q, latent_dim, prior_mean = self._num_components, self.latent_dim, self._prior_mean(table.num_outputs)
-        if latent_dim == "auto" and prior_mean is not None:
-            latent_dim = prior_mean.shape[1]
-        if latent_dim != "auto" and (Q == 1 or not self._is_factorised(table)):
+        Q: int = self._num_components
+        latent_dim: Any = self.latent_dim if prior is None else prior.mean.shape[1]
+        if latent_dim != "auto" and (Q == 1 or prior is not None or not _has_factors(table)):
             return int(latent_dim), int(latent_dim)
         # No more factors than the data support, nor than the components have room for.
         rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
         dims = _given(latent_dim, -(-rank // Q))
         return dims, min(rank, Q * dims)
 
-    def _is_factorised(self, table: Table) -> bool:
-        return isinstance(table, Grid) and table.num_outputs > 1 and self.latent_prior_mean is None
-
-    def _check_sizes(self, table: Table, latent_dim: int, latents: int, inputs: int) -> dict[str, Any]:
-        prior_mean = self._prior_mean(table.num_outputs)
-        if prior_mean is not None and prior_mean.shape[1] != latent_dim:
-            raise SettingError(
-                f"latent_prior_mean has {prior_mean.shape[1]} columns but latent_dim is {latent_dim}: they must agree."
-            )
-        return {
-            "num_features": table.num_features,
-            "num_outputs": table.num_outputs,
-            "num_components": int(self._num_components),
-            "latent_dim": int(latent_dim),
-            "num_inducing_latents": int(latents),
-            "num_inducing_inputs": int(inputs),
-        }
-
-    def _prior_mean(self, num_outputs: int) -> FloatArray | None:
-        if self.latent_prior_mean is None:
-            return None
-        try:
-            mean = np.asarray(self.latent_prior_mean, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise SettingError(
-                f"latent_prior_mean holds no table of numbers ({error}): give a row for each of {num_outputs} outputs."
-            ) from error
-        if mean.ndim != 2 or mean.shape[0] != num_outputs or not np.isfinite(mean).all():
-            raise SettingError(
-                f"latent_prior_mean has shape {mean.shape}, but {num_outputs} rows of finite numbers are needed, one "
-                "for each output."
-            )
-        return mean
+    def _untrained(
+        self, table: Table, latent_dim: int, latents: int, inputs: int, prior: PriorMeans | None
+    ) -> SeparableLatentModel:
+        model = self._restore(
+            {
+                "num_features": table.num_features,
+                "num_outputs": table.num_outputs,
+                "num_components": int(self._num_components),
+                "latent_dim": int(latent_dim),
+                "num_inducing_latents": int(latents),
+                "num_inducing_inputs": int(inputs),
+                "prior_mean": prior is not None,
+            }
+        )
+        if prior is not None:
+            prior.set(model.latents)
+        return model
 
     def _work(self, model: SeparableLatentModel, cells: float) -> float:
         j, k = model.Z_H.shape[1], model.Z_X.shape[0]
@@ -212,19 +196,17 @@ class SeparableEstimator(TrainedEstimator):
     def _restore(self, sizes: dict[str, Any]) -> SeparableLatentModel:
         paper, Q, h, d = self.preset == "paper", sizes["num_components"], sizes["latent_dim"], sizes["num_features"]
         j, k = sizes["num_inducing_latents"], sizes["num_inducing_inputs"]
-        prior_mean = self._prior_mean(sizes["num_outputs"])
         latents = Latents(
             sizes["num_outputs"] * Q,
             h,
             self.latent_posterior,
-            None if prior_mean is None else torch.as_tensor(prior_mean).repeat_interleave(Q, 0),
+            torch.zeros(sizes["num_outputs"] * Q, h) if sizes["prior_mean"] else None,
             self.latent_prior_variance,
             sparse=not paper,
             relative=not paper,
         )
         curvature = FactoredCurvature(j, k) if Q == 1 else DenseCurvature(j, k)
         likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
-        likelihood.sparse_rows = not paper
         return SeparableLatentModel(
             [make_kernel(self.kernel, d, log_parameters=not paper) for _ in range(Q)],
             [make_kernel(self.latent_kernel, h, log_parameters=not paper) for _ in range(Q)],
@@ -234,19 +216,26 @@ class SeparableEstimator(TrainedEstimator):
             latents,
             likelihood,
             torch.ones(d),
-            bias=None if likelihood.is_affine else torch.zeros(sizes["num_outputs"], 1),
+            has_levels=not (paper or likelihood.is_affine),
+            sparse=not paper,
         )
 
     def _sizes(self) -> dict[str, Any]:
         Q, j, h = self.model_.Z_H.shape
+        k, d = self.model_.Z_X.shape
         return {
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
+            "num_features": d,
+            "num_outputs": self.model_.num_outputs,
             "num_components": Q,
             "latent_dim": h,
             "num_inducing_latents": j,
-            "num_inducing_inputs": len(self.model_.Z_X),
+            "num_inducing_inputs": k,
+            "prior_mean": self.model_.latents.prior_mean is not None,
         }
+
+
+def _has_factors(table: Table) -> bool:
+    return isinstance(table, Grid) and table.num_outputs > 1
 
 
 def _given(setting: Any, otherwise: int) -> int:

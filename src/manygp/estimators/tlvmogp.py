@@ -13,7 +13,7 @@ from manygp.data.coordinates import COORDINATE_SYSTEMS, CoordinateMap
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
-from manygp.estimators.new_outputs import LatentVariableEstimator
+from manygp.estimators.adapted import AdaptiveEstimator
 from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled
@@ -39,7 +39,7 @@ _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 _WORK_PER_DIMENSION, _LEAST_WORK = 2e6, 6e11
 
 
-class TLVMOGP(LatentVariableEstimator):
+class TLVMOGP(AdaptiveEstimator):
     """Transformed latent variable multi-output GP: many correlated outputs, gaps anywhere, calibrated predictions.
 
     Every output has a latent vector; inputs and latent vectors are mapped through a network into an embedding space,
@@ -214,11 +214,6 @@ class TLVMOGP(LatentVariableEstimator):
         check_scaled(self.standardize, likelihood)
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
         return begin(self, table, likelihood, rng)
-
-    def _knows_places(self, table: Table) -> bool:
-        """Whether outputs are told apart by coordinates of the user's own."""
-        is_given = self.latent_prior_mean is not None and not isinstance(self.latent_prior_mean, str)
-        return table.coordinates is not None or is_given
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""

@@ -1,6 +1,7 @@
 """GS-LVMOGP and LV-MOGP: a sum of kernels, each separable into one on inputs and one on latent vectors of outputs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
@@ -8,27 +9,43 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.kernels import cross_covariance, kernel_diagonal
-from manygp.likelihoods import Likelihood
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.likelihoods import Gaussian, Likelihood
+from manygp.linalg import safe_cholesky, triangular_inverse, with_gradients
+from manygp.models.latent_variable import LatentVariableModel
 from manygp.variational import CellBatch, ElboTerms, Latents
 from manygp.variational.kronecker import (
     DenseFeatures,
     FactoredFeatures,
     Features,
+    KroneckerMoments,
     KroneckerPosterior,
     NaturalKronecker,
 )
+from manygp.variational.trust import precisions, trusted_sites
 
 __all__ = ["SeparableLatentModel", "SeparablePredictor"]
 
 _MIN_VARIANCE = 1e-8
 
 
-class SeparableLatentModel(nn.Module):
+@dataclass(frozen=True)
+class _DataTerm:
+    """The data term of a batch around one q(v): means of g, means of f and variances, and derivatives by both."""
+
+    # Σ E[log p(y | f)], with all gradients
+    total: Float[Tensor, ""]
+    mean: Float[Tensor, " b"]
+    f: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    slope: Float[Tensor, " b"]
+    curvature: Float[Tensor, " b"]
+
+
+class SeparableLatentModel(LatentVariableModel):
     """Latent variable multi-output GP with a sum of Q separable kernels; Q = 1 is the LV-MOGP.
 
-    Generative model: h_pq ~ N(m⁰_p, s I), g ~ GP(0, Σ_q k_X^q(x, x') k_H^q(h_pq, h_p'q)), f_p = b_p + g_p,
-    y ~ p(y | f_p(x)); b_p is zero where outputs can be centred, and learned otherwise.
+    Generative model: h_pq ~ N(m⁰_p, s I), g ~ GP(0, Σ_q k_X^q(x, x') k_H^q(h_pq, h_p'q)), f_p = c_p + g_p,
+    y ~ p(y | f_p(x)), with c_p = 0 where y is scaled. Otherwise the levels c_p ~ N(c⁰_p, 1) are learned as points.
 
     Approximation: q(g, u, H) = p(g | u) q(u) Π_pq q(h_pq), u = g at all pairs of k points Z_X and j points
     (Z_H^1, …, Z_H^Q), Kuu = Σ_q K_H^q ⊗ K_X^q = L Lᵀ, u = L v, q(v) = N(vec M, S_H ⊗ S_X).
@@ -55,16 +72,15 @@ class SeparableLatentModel(nn.Module):
         p(y | f).
     units
         What every input dimension is divided by, shape (d,).
-    bias
-        Constants b_p, shape (p, 1), or None for none.
+    has_levels
+        Whether every output has a level of its own.
+    sparse
+        Whether gradients of levels and of the likelihood's parameters hold only the outputs that a batch touched.
     jitter
         Relative jitter of what is factorised.
     """
 
     posterior: KroneckerPosterior
-    latents: Latents
-    likelihood: Likelihood
-    units: Tensor
 
     def __init__(
         self,
@@ -76,25 +92,14 @@ class SeparableLatentModel(nn.Module):
         latents: Latents,
         likelihood: Likelihood,
         units: Float[Tensor, " d"],
-        bias: Float[Tensor, "p 1"] | None = None,
+        has_levels: bool = False,
+        sparse: bool = False,
         jitter: float = 1e-8,
     ):
-        super().__init__()
+        super().__init__(latents, likelihood, units, len(Z_H), has_levels, sparse)
         self.input_kernels, self.latent_kernels = nn.ModuleList(input_kernels), nn.ModuleList(latent_kernels)
         self.Z_X, self.Z_H = nn.Parameter(Z_X.double().clone()), nn.Parameter(Z_H.double().clone())
-        self.posterior, self.latents, self.likelihood, self.jitter = posterior, latents, likelihood, jitter
-        self.register_buffer("units", units.double())
-        self.bias = None if bias is None else nn.Parameter(bias.double().clone())
-
-    @property
-    def num_components(self) -> int:
-        """Number Q of separable kernels."""
-        return self.Z_H.shape[0]
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs."""
-        return self.latents.num_outputs // self.num_components
+        self.posterior, self.jitter = posterior, jitter
 
     def num_parameters(self) -> int:
         """Parameters as the paper counts them: without those of kernels and noise, covariance factors as squares."""
@@ -173,22 +178,27 @@ class SeparableLatentModel(nn.Module):
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, *self._cells(batch, generator))
+        q = self.posterior.moments()
+        return self._terms(batch, self._data(batch, *self._cells(batch, generator), q).total, q)
 
     def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """Take a natural step on q(u), then estimate the bound at the new q(u) from the same batch and draws."""
+        """Take a natural step on q(u), and estimate the bound from the same batch and draws.
+
+        It is the bound at the new q(u) for Gaussian noise, and at the old one for other likelihoods, where the step has
+        done the work for it.
+        """
         features, diagonal = self._cells(batch, generator)
+        q = self.posterior.moments()
+        data = self._data(batch, features, diagonal, q)
         if isinstance(self.posterior, NaturalKronecker):
+            is_gaussian = isinstance(self.likelihood, Gaussian)
             with torch.no_grad():
-                mean, variance = features.marginals(diagonal, self.posterior.moments())
-                y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
-                f = mean + self.biases(outputs)
-                slope, curvature = self.likelihood.site_derivatives(f, variance, y, outputs)
-                # βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ; where the likelihood is not log-concave βᵢ is held at zero
-                weight = batch.cell_weight * (-2.0 * curvature).clamp(min=0.0)
-                statistics = features.statistics(batch.cell_weight * slope + weight * mean, weight)
-            self.posterior.step(statistics, rate)
-        return self._terms(batch, features, diagonal)
+                statistics = features.statistics(*self._pulls(batch, data))
+            self.posterior.step(statistics, rate, None if is_gaussian or not len(batch.y) else features)
+            if is_gaussian:
+                q = self.posterior.moments()
+                data = self._data(batch, features, diagonal, q)
+        return self._terms(batch, data.total, q)
 
     def _cells(self, batch: CellBatch, generator: torch.Generator) -> tuple[Features, Float[Tensor, " b"]]:
         Q = self.num_components
@@ -199,31 +209,34 @@ class SeparableLatentModel(nn.Module):
         h = h.view(-1, Q, self.latents.dim).to(batch.x.dtype)
         return self.features(batch.x, h), self.diagonal(batch.x, h).double()
 
-    def _terms(self, batch: CellBatch, features: Features, diagonal: Float[Tensor, " b"]) -> ElboTerms:
-        q = self.posterior.moments()
+    def _data(
+        self, batch: CellBatch, features: Features, diagonal: Float[Tensor, " b"], q: KroneckerMoments
+    ) -> _DataTerm:
+        """Σ E[log p(y | f)] of a batch, and its derivatives by the marginals of every cell."""
         mean, variance = features.marginals(diagonal, q)
+        level = self.levels(batch.outputs)
+        f = mean if level is None else mean + level.index_select(0, batch.column)
         y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
-        data = self.likelihood.expected_log_prob(mean + self.biases(outputs), variance, y, outputs).sum()
-        kl_h = self.latents.kl(self.rows(batch.outputs)).view(-1, self.num_components).sum(-1)
-        return ElboTerms(batch.cell_weight * data, q.kl(), (batch.output_weight * kl_h).sum())
+        total, slope, curvature = self.likelihood.sites(f.detach(), variance.detach(), y, outputs, batch.exposure)
+        total = with_gradients(total, [f, variance], [slope, curvature])
+        return _DataTerm(total, mean.detach(), f.detach(), variance.detach(), slope, curvature)
 
-    def rows(self, outputs: Int[Tensor, " p"]) -> Int[Tensor, " pq"]:
-        """Rows of the latents that belong to some outputs, all components of one after another."""
-        Q = self.num_components
-        return (outputs.unsqueeze(-1) * Q + torch.arange(Q, device=outputs.device)).flatten()
+    def _pulls(self, batch: CellBatch, data: _DataTerm) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        """w γᵢ and w βᵢ with βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ, of cells as far as they can be trusted."""
+        y, outputs = batch.y.to(data.f.dtype), batch.outputs[batch.column]
 
-    def biases(self, outputs: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """b_p of the output of every cell."""
-        if self.bias is None:
-            return torch.zeros(len(outputs), dtype=self.units.dtype, device=outputs.device)
-        return nn.functional.embedding(outputs, self.bias, sparse=self.latents.sparse).squeeze(-1)
+        def derivatives(variance: Tensor) -> tuple[Tensor, Tensor]:
+            return self.likelihood.site_derivatives(data.f, variance, y, outputs, batch.exposure)
 
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with rows for each output, of which a step touches only a few."""
-        yield from self.latents.parameters()
-        if self.bias is not None:
-            yield self.bias
-        yield from self.likelihood.row_parameters()
+        slope, β = data.slope, precisions(data.curvature)
+        if not isinstance(self.likelihood, Gaussian):
+            known = (data.variance, y, data.slope, data.curvature)
+            slope, β = trusted_sites(*known, derivatives, self.likelihood.is_discrete) or (slope, β)
+        return batch.cell_weight * (slope + β * data.mean), batch.cell_weight * β
+
+    def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: KroneckerMoments) -> ElboTerms:
+        kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
+        return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "SeparablePredictor":
@@ -256,7 +269,11 @@ class SeparablePredictor:
         # (s, distinct outputs, q, h)
         h = draws.unflatten(1, (len(distinct), self.model.num_components))
         mean, variance = self._pairs(x, h, column) if self.model.num_components == 1 else self._dense(x, h, column)
-        return mean + self.model.biases(outputs), variance.clamp(min=_MIN_VARIANCE)
+        level = self.model.levels(outputs)
+        variance = variance.clamp(min=_MIN_VARIANCE)
+        if self.model.level_variance is not None:
+            variance = variance + self.model.level_variance[outputs, 0]
+        return mean if level is None else mean + level, variance
 
     def _pairs(self, x: Tensor, h: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         """Latent vectors are seen once for each output and draw, inputs once for each cell."""

@@ -14,6 +14,7 @@ from manygp.data.table import FloatArray, IntArray
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models.evidence import Lengthscales
 from manygp.models.inducing import sample_places
+from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
@@ -104,7 +105,7 @@ def _levels(likelihood: Likelihood, table: Table) -> Tensor:
 
 @torch.no_grad()
 def start_likelihood(
-    model: TransformedLatentModel,
+    model: LatentVariableModel,
     table: Table,
     scaling: Scaling,
     factors: Factorisation | None,

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -9,10 +10,13 @@ from torch import Tensor, nn
 
 from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
+from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import Latents
 
 __all__ = ["Population", "joined_model", "model_of_new_outputs"]
+
+Model = TypeVar("Model", bound=LatentVariableModel)
 
 # How far outputs may differ in level, centre (in scales) and log scale where there are too few to tell.
 _EXTRA_VARIANCE = {"level": (1.0,), "scale": (1.0, 0.25), "": ()}
@@ -22,8 +26,8 @@ _EXTRA_VARIANCE = {"level": (1.0,), "scale": (1.0, 0.25), "": ()}
 class Population:
     """How outputs differ: a Gaussian for the numbers θ that belong to one of them.
 
-    θ is the latent vector and, where outputs have a level, the level; where they are scaled one by one, the centre and
-    the log scale, relative to a common centre and scale.
+    θ is the latent vectors of all components and, where outputs have a level, the level; where they are scaled one by
+    one, the centre and the log scale, relative to a common centre and scale.
 
     Parameters
     ----------
@@ -39,11 +43,11 @@ class Population:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: TransformedLatentModel, center: Float[Tensor, " p"], scale: Float[Tensor, " p"]) -> "Population":
+    def of(cls, model: LatentVariableModel, center: Float[Tensor, " p"], scale: Float[Tensor, " p"]) -> "Population":
         """The population of a model's outputs, whose values have been centred and scaled as told."""
-        latents = model.latents
+        latents, p = model.latents, model.num_outputs
         L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-        columns, extras = list[Tensor]([latents.mean]), ""
+        columns, extras = list[Tensor]([latents.mean.view(p, -1)]), ""
         if model.level is not None:
             columns, extras = [*columns, model.level], "level"
         elif bool((center != center[0]).any() or (scale != scale[0]).any()):
@@ -51,12 +55,12 @@ class Population:
             columns = [*columns, torch.stack([(center - base) / unit.exp(), scale.log() - unit], -1)]
             extras = "scale"
         θ = torch.cat(columns, -1)
-        p, t = θ.shape
+        t, h = θ.shape[1], model.num_components * latents.dim
         mean = θ.mean(0)
         spread = (θ - mean).T @ (θ - mean)
-        spread[: latents.dim, : latents.dim] += (L @ L.mT).sum(0)
+        spread[:h, :h] += torch.block_diag(*(L @ L.mT).unflatten(0, (p, -1)).sum(0))
         # As many outputs as there are numbers, which differ as in the prior, stand beside those that were seen.
-        prior = θ.new_tensor([latents.prior_variance] * latents.dim + list(_EXTRA_VARIANCE[extras]))
+        prior = θ.new_tensor([latents.prior_variance] * h + list(_EXTRA_VARIANCE[extras]))
         return cls(mean, (spread + (t + 1) * prior.diag()) / (p + t + 1), extras)
 
     def extras_given(
@@ -73,17 +77,21 @@ class Population:
 
 @torch.no_grad()
 def model_of_new_outputs(
-    model: TransformedLatentModel,
+    model: Model,
     mean: Float[Tensor, "k h"],
-    factor: Float[Tensor, "k h h"],
+    variance: Float[Tensor, "k h"],
     level: Float[Tensor, " k"],
     level_variance: Float[Tensor, " k"],
     linear_share: float,
-) -> TransformedLatentModel:
-    """A model of outputs without observations: h ~ N(mean, L Lᵀ), f = c + f(Φ(x, h)), c ~ N(level, level_variance)."""
+) -> Model:
+    """A model of outputs without observations: h ~ N(mean, diag variance), a level of N(level, level_variance).
+
+    Columns of h are those of the first component, then of the next.
+    """
     new = copy.copy(model)
     new._modules, new._buffers, new._parameters = dict(model._modules), dict(model._buffers), dict(model._parameters)
-    new.latents, new.likelihood = _latents(mean, factor), model.likelihood.for_outputs(len(mean))
+    own, spread = (part.reshape(-1, model.latents.dim) for part in (mean, variance))
+    new.latents, new.likelihood = _latents(own, spread.sqrt().diag_embed()), model.likelihood.for_outputs(len(mean))
     new.level = nn.Parameter(level.unsqueeze(-1))
     new.level_variance, new.linear_share = level_variance.unsqueeze(-1), linear_share
     return new

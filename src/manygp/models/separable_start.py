@@ -9,24 +9,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
 from manygp.kernels import make_kernel, rescale_kernel
-from manygp.likelihoods import Gaussian, Likelihood
+from manygp.likelihoods import Gaussian
 from manygp.models.evidence import Lengthscales, evidence_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.inducing import greedy_inducing, sample_cells
+from manygp.models.guesses import start_likelihood
+from manygp.models.inducing import greedy_inducing, sample_places
 from manygp.variational import CellBatch
 from manygp.variational.kronecker import NaturalKronecker
 
-__all__ = ["choose_inducing_sizes", "guessed_functions", "start_separable_from_data", "start_separable_from_prior"]
+__all__ = ["choose_inducing_sizes", "start_separable_from_data", "start_separable_from_prior"]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
 _MIN_NOISE, _WEAKEST = 1e-4, 1e-6
 _MIN_INPUTS, _MAX_INPUTS, _MAX_LATENTS, _MAX_PRODUCT = 10, 200, 32, 448
-_CANDIDATES, _LIKELIHOOD_CELLS = 2000, 100_000
+_CANDIDATES = 2000
 _SETTLE_CELLS, _SETTLE_ROUNDS, _TRIAL_ROUNDS = 2000, 6, 4
 _INPUT_STRETCHES, _LATENT_STRETCHES = (1.0, 1.7, 3.0), (1.0, 0.5, 0.25)
 
@@ -46,20 +47,6 @@ def choose_inducing_sizes(
     pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), distinct))
     most = _MAX_INPUTS if num_components == 1 else max(_MIN_INPUTS, _MAX_PRODUCT // latents)
     return latents, min(max(int(pieces), _MIN_INPUTS), most, distinct)
-
-
-def guessed_functions(table: Table, likelihood: Likelihood) -> Table:
-    """The table with a guess of f for every value, less the level of its output."""
-    row, output, y = table.cells(table.places())
-    outputs = torch.as_tensor(output)
-    values = torch.as_tensor(y)
-    level = likelihood.level(values, outputs, table.num_outputs)
-    f = (likelihood.guess(values, outputs, level) - level[outputs]).numpy()
-    if isinstance(table, Cells):
-        return Cells(table.X[row], output, f, table.output_names)
-    guessed = np.full((table.num_inputs, table.num_outputs), np.nan)
-    guessed[row, output] = f
-    return Grid(table.X, guessed, table.output_names)
 
 
 @torch.no_grad()
@@ -90,6 +77,7 @@ def start_separable_from_data(
     found: Lengthscales,
     factors: Factorisation | None,
     rng: np.random.Generator,
+    guesses: Table | None = None,
 ) -> None:
     """Start in lengthscale units, with latents and noise from a factorisation and inducing points among the data.
 
@@ -109,13 +97,15 @@ def start_separable_from_data(
         prior mean, which start there.
     rng
         Source of randomness.
+    guesses
+        For counts and labels: values of f less the levels in their place, which have been factorised.
     """
-    Q = model.num_components
+    Q, values = model.num_components, table if guesses is None else guesses
     model.units.copy_(torch.as_tensor(found.lengthscale))
     components = [
         _component_without_factors(model, q, found, rng)
         if factors is None
-        else _component_of_factors(model, table, scaling, factors, q, found, rng)
+        else _component_of_factors(model, values, scaling, factors, q, found, rng)
         for q in range(Q)
     ]
     for q, component in enumerate(components):
@@ -124,7 +114,7 @@ def start_separable_from_data(
     empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0))
     model.latents.set_to_prior(model.rows(empty))
     _place_latents(model, rng)
-    _start_likelihood(model, table, scaling, rng)
+    start_likelihood(model, table, scaling, factors if values.num_inputs == table.num_inputs else None, rng)
     candidates, batch = _input_candidates(model, scaling.scale_x(table.X), rng), _sampled_batch(table, scaling, rng)
     points, bounds = {}, {}
     for stretch in _INPUT_STRETCHES:
@@ -138,14 +128,6 @@ def start_separable_from_data(
     _set_kernels(model, components, *best)
     model.Z_X.copy_(points[best[0]])
     _settle(model, batch, found.noise, _SETTLE_ROUNDS)
-
-
-def _start_likelihood(model: SeparableLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
-    """Set the levels of outputs that cannot be centred, and their likelihood, by moments of the data."""
-    if model.bias is not None:
-        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _LIKELIHOOD_CELLS, rng))
-        model.likelihood.start_from(y, output)
-        model.bias.copy_(model.likelihood.level(y, output, model.num_outputs).unsqueeze(-1))
 
 
 def _set_kernels(
@@ -280,15 +262,16 @@ def _place_latents(model: SeparableLatentModel, rng: np.random.Generator) -> Non
 
 def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> CellBatch:
     """Some cells that stand for all."""
-    x, output, y = sample_cells(table, scaling, _SETTLE_CELLS, rng)
+    row, output, y = sample_places(table, _SETTLE_CELLS, rng)
     outputs, column = np.unique(output, return_inverse=True)
     return CellBatch(
-        x=torch.as_tensor(x),
-        y=torch.as_tensor(y),
+        x=torch.as_tensor(scaling.scale_x(table.X[row])),
+        y=torch.as_tensor(scaling.scale_y(y, output)),
         outputs=torch.as_tensor(outputs),
         column=torch.as_tensor(column),
         cell_weight=table.num_observed / len(y),
         output_weight=torch.zeros(len(outputs), dtype=torch.float64),
+        exposure=None if table.exposure is None else torch.as_tensor(table.exposure[row]),
     )
 
 

@@ -1,12 +1,11 @@
 """T-LVMOGP: one sparse GP in an embedding of inputs and latent vectors of outputs."""
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Likelihood
+from manygp.models.latent_variable import LatentVariableModel
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -24,7 +23,7 @@ __all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 
 
-class TransformedLatentModel(nn.Module):
+class TransformedLatentModel(LatentVariableModel):
     """Transformed latent variable multi-output GP.
 
     Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = c_p + f(Φ(x, h_p)), y ~ p(y | f_p(x)), with Φ a network
@@ -65,11 +64,6 @@ class TransformedLatentModel(nn.Module):
 
     embedding: nn.Module
     gp: InducingGP
-    latents: Latents
-    likelihood: Likelihood
-    units: Tensor
-    prior_level: Tensor | None
-    level_variance: Tensor | None
 
     def __init__(
         self,
@@ -83,28 +77,9 @@ class TransformedLatentModel(nn.Module):
         linear_share: float = 0.0,
         coordinates: CoordinatePrior | None = None,
     ):
-        super().__init__()
-        self.embedding, self.gp, self.latents, self.likelihood = embedding, gp, latents, likelihood
-        self.register_buffer("units", units.double())
-        self.sparse = likelihood.sparse_rows = sparse
-        start = torch.zeros(latents.num_outputs, 1, dtype=torch.float64) if has_levels else None
-        self.register_buffer("prior_level", start)
-        self.level = None if start is None else nn.Parameter(start.clone())
+        super().__init__(latents, likelihood, units, has_levels=has_levels, sparse=sparse)
+        self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
-        # Of outputs whose levels have never been learned.
-        self.register_buffer("level_variance", None)
-
-    def levels(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"] | None:
-        """Levels c_p of some outputs, or None if there are none."""
-        return None if self.level is None else nn.functional.embedding(outputs, self.level, sparse=self.sparse)[:, 0]
-
-    @torch.no_grad()
-    def set_levels(self, level: Float[Tensor, " p"]) -> None:
-        """Set the levels and the means of their prior."""
-        assert self.level is not None
-        assert self.prior_level is not None
-        self.level.copy_(level.unsqueeze(-1))
-        self.prior_level.copy_(level.unsqueeze(-1))
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
@@ -137,22 +112,8 @@ class TransformedLatentModel(nn.Module):
         )
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
-        # Deviations of single outputs from what all share have priors, as latents have.
-        own = self.latents.kl(batch.outputs) + self.likelihood.negative_log_prior(batch.outputs)
-        kl_h = (batch.output_weight * own).sum()
-        level = self.levels(batch.outputs)
-        if level is not None and self.prior_level is not None:
-            # −log N(c_p | c⁰_p, 1) without its constant
-            distance = level - self.prior_level[batch.outputs, 0]
-            kl_h = kl_h + 0.5 * (batch.output_weight * distance.square()).sum()
+        kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
-
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
-        yield from self.latents.parameters()
-        yield from self.likelihood.row_parameters()
-        if self.level is not None:
-            yield self.level
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "Predictor":

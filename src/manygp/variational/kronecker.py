@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.linalg import gaussian_kl, gram, safe_cholesky, symmetrize, triangular_inverse
+from manygp.variational.trust import MAX_MOVE
 
 __all__ = [
     "CholeskyKronecker",
@@ -316,13 +317,20 @@ class NaturalKronecker(KroneckerPosterior):
         return KroneckerMoments(self.mean.clone(), left, right, k * left_logdet + j * right_logdet)
 
     @torch.no_grad()
-    def step(self, statistics: Statistics, rate: float) -> None:
-        """Go a share g ∈ [0, 1] of the way to where the statistics of a batch lead."""
+    def step(self, statistics: Statistics, rate: float, features: Features | None = None) -> None:
+        """Go a share g ∈ [0, 1] of the way to where the statistics of a batch lead.
+
+        Statistics of a likelihood that is not Gaussian hold near the q(v) at which they were taken; `features` are then
+        those of the cells whose means may move only so far.
+        """
         j, k = self.mean.shape
         # ∂/∂M of the bound: θ − H vec M − vec M
         G = statistics.gradient(self.mean) - self.mean
         self.curvature.update(statistics, rate)
         D = self.curvature.solve(G)
+        if features is not None:
+            longest = features.project(D).abs().amax().clamp(min=torch.finfo(D.dtype).tiny)
+            rate = float((MAX_MOVE / longest).clamp(max=rate))
         # Along D the bound of the batch is highest at t = ⟨D, G⟩ / (|D|² + dᵀHd); never go beyond.
         bend = D.square().sum() + statistics.bend(D)
         t = (D * G).sum() / bend.clamp(min=torch.finfo(D.dtype).tiny)

@@ -26,18 +26,13 @@ from manygp.linalg import (
 )
 from manygp.variational.evidence import MIN_VARIANCE, Evidence, projection_matrices
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.trust import MAX_MOVE, precisions, trusted_sites
 
 __all__ = ["SiteEvidence"]
 
-# A natural step sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all
-# that is. And it moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
-_MAX_VARIANCE, _MAX_MOVE = 9.0, 3.0
 _MAX_HALVINGS = 20
 # Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
 _WATCHED_CELLS = 256
-# A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
-# forget.
-_MAX_INFORMATION = 30.0
 
 
 @dataclass(frozen=True)
@@ -152,21 +147,16 @@ class SiteEvidence(Evidence):
 
     def _trusted(self, sites: _Sites) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
         """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
-        if not len(self.y):
+        everything = slice(0, len(self.y))
+
+        def derivatives(variance: Tensor) -> tuple[Tensor, Tensor]:
+            return self._cells(everything, sites.mean, variance)[1:]
+
+        known = (sites.variance, self.y, sites.slope, sites.curvature)
+        held = trusted_sites(*known, derivatives, self.likelihood.is_discrete)
+        if held is None:
             return sites.information, sites.pull
-        slope, curvature, most = sites.slope, sites.curvature, torch.inf
-        is_wide = bool(sites.variance.max() > _MAX_VARIANCE)
-        if is_wide:
-            everything = slice(0, len(self.y))
-            _, slope, curvature = self._cells(everything, sites.mean, sites.variance.clamp(max=_MAX_VARIANCE))
-        β = _precisions(curvature)
-        if self.likelihood.is_discrete:
-            most = float(_MAX_INFORMATION * (1.0 + self.y.max()))
-        if not is_wide and float(β.max()) <= most:
-            return sites.information, sites.pull
-        # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
-        share = (most / β.clamp(min=MIN_VARIANCE)).clamp(max=1.0)
-        β, slope = β * share, slope * share
+        slope, β = held
         information, pull = torch.zeros_like(sites.information), torch.zeros_like(sites.pull)
 
         def visit(rows: slice, K: Tensor) -> None:
@@ -193,7 +183,7 @@ class SiteEvidence(Evidence):
         for _ in range(_MAX_HALVINGS):
             posterior.step(*target, rate)
             mean = torch.cholesky_solve(posterior.theta.unsqueeze(-1), safe_cholesky(posterior.precision)).squeeze(-1)
-            if (A @ mean - sites.mean[watched]).abs().max() <= _MAX_MOVE:
+            if (A @ mean - sites.mean[watched]).abs().max() <= MAX_MOVE:
                 return
             posterior.step(theta, precision, 1.0)
             rate *= 0.5
@@ -226,7 +216,7 @@ class _Walk:
         with torch.enable_grad():
             total, slope[:], curvature[:] = self.evidence._cells(rows, μ, v)
         self.totals.append(total)
-        β = _precisions(curvature)
+        β = precisions(curvature)
         self.information.add_(gram(K * β.sqrt().unsqueeze(-1)))
         self.s.addmv_(K.T, slope)
         self.pull.addmv_(K.T, β * μ)
@@ -236,11 +226,6 @@ class _Walk:
             self.convex.add_(gram(K[positive] * curvature[positive].sqrt().unsqueeze(-1)))
         # ∂/∂K = s αᵀ − 2 diag(c) K C
         return KC.mul_(-2.0 * curvature.unsqueeze(-1)).addr_(slope, self.alpha)
-
-
-def _precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """βᵢ = −2 ∂E/∂vᵢ, held at zero where the likelihood is not log-concave."""
-    return (-2.0 * curvature).clamp(min=0.0)
 
 
 def _gradient_of_Kuu(

@@ -189,7 +189,7 @@ def test_outputs_are_adapted_to_one_by_one(free, field, monkeypatch):
     together = free.adapt(X, Y).latent_mean_[30:]
     alone = free.adapt(X, Y[:, 3]).latent_mean_[30]
     np.testing.assert_allclose(together[3], alone, atol=1e-3)
-    monkeypatch.setattr("manygp.estimators.new_outputs._ADAPTED_CELLS", 50)
+    monkeypatch.setattr("manygp.estimators.adapted._ADAPTED_CELLS", 50)
     np.testing.assert_allclose(free.adapt(X, Y).latent_mean_[30:], together, atol=1e-3)
 
 

@@ -5,14 +5,12 @@ import pytest
 import torch
 
 from manygp import GSLVMOGP, LVMOGP
-from manygp.data import Cells, Grid, Scaling
+from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
-from manygp.likelihoods import Poisson
 from manygp.models import find_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
 from manygp.models.separable_start import (
     choose_inducing_sizes,
-    guessed_functions,
     start_separable_from_data,
     start_separable_from_prior,
 )
@@ -33,6 +31,7 @@ def test_parameters_are_as_many_as_the_paper_counts(q):
         "latent_dim": h,
         "num_inducing_latents": j,
         "num_inducing_inputs": k,
+        "prior_mean": False,
     }
     model = GSLVMOGP(num_components=q, preset="paper")._restore(sizes)
     counted = model.num_parameters()
@@ -51,7 +50,7 @@ def test_rows_of_an_output_are_its_components(rng):
 
 
 @pytest.mark.parametrize("q", [1, 2])
-def test_biases_shift_bound_and_predictions(rng, q):
+def test_levels_shift_bound_and_predictions(rng, q):
     """A constant added to an output is the same as one taken off its values."""
     model = random_model(rng, q)
     table = worlds.random_grid(rng)
@@ -59,11 +58,11 @@ def test_biases_shift_bound_and_predictions(rng, q):
     batch, moved = worlds.whole_batch(table), worlds.whole_batch(Grid(table.X, table.Y + shift))
     plain = model.elbo(batch, worlds.generator()).bound
     before, _ = model.predictor(2, 0)(batch.x, batch.outputs[batch.column])
-    model.bias = torch.nn.Parameter(torch.as_tensor(shift).unsqueeze(-1))
+    model.level = torch.nn.Parameter(torch.as_tensor(shift).unsqueeze(-1))
     assert_close(model.elbo(moved, worlds.generator()).bound, plain)
     after, _ = model.predictor(2, 0)(batch.x, batch.outputs[batch.column])
     assert_close(after - before, torch.as_tensor(shift)[batch.column].expand(2, -1))
-    assert any(parameter is model.bias for parameter in model.row_parameters())
+    assert any(parameter is model.level for parameter in model.row_parameters())
 
 
 def curves(rng, n=40, p=12):
@@ -86,6 +85,7 @@ def test_the_start_explains_most_before_any_training(rng, estimator):
         "latent_dim": 2,
         "num_inducing_latents": 6,
         "num_inducing_inputs": 10,
+        "prior_mean": False,
     }
     model = estimator._restore(sizes)
     assert isinstance(model, SeparableLatentModel)
@@ -110,18 +110,3 @@ def test_inducing_points_follow_roughness_and_directions(rng):
     latents, inputs = choose_inducing_sizes(table, scaling, 3, 3, rough)
     assert latents == 12
     assert latents * inputs <= 448
-
-
-def test_guesses_of_functions_keep_the_layout(rng):
-    likelihood = Poisson(3)
-    Y = rng.poisson(4.0, size=(9, 3)).astype(float)
-    Y[2, 1] = np.nan
-    grid = Grid(rng.standard_normal((9, 2)), Y)
-    guessed = guessed_functions(grid, likelihood)
-    assert isinstance(guessed, Grid)
-    assert np.array_equal(np.isnan(guessed.Y), np.isnan(Y))
-    assert abs(np.nanmean(guessed.Y)) < 0.5
-    row, output = np.nonzero(~np.isnan(Y))
-    cells = guessed_functions(Cells(grid.X[row], output, Y[row, output]), likelihood)
-    assert isinstance(cells, Cells)
-    assert_close(cells.y, guessed.Y[row, output])

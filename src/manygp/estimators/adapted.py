@@ -1,0 +1,263 @@
+"""Predictions of outputs that a model was not trained on: from where they are, and from a few observations."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manygp.data import Table, as_table
+from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
+from manygp.data.exposure import as_exposure
+from manygp.data.table import Grid
+from manygp.errors import DataError, SettingError
+from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
+from manygp.estimators.settings import check_choice
+from manygp.likelihoods import Likelihood
+from manygp.models import TransformedLatentModel
+from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
+from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
+from manygp.models.guesses import check_support
+from manygp.models.new_outputs import Population, joined_model
+from manygp.prediction import Prediction
+
+__all__ = ["AdaptiveEstimator"]
+
+# Cells that are adapted to in one go.
+_ADAPTED_CELLS = 200_000
+# Epochs before which a prior over coordinates follows the latents; it does so once more after the last.
+_REFRESHED = (0, 3, 10, 30, 100)
+
+
+class AdaptiveEstimator(LatentVariableEstimator):
+    """An estimator that knows outputs by where they are, and takes in new ones from a few observations."""
+
+    coordinate_system: str
+    model_: TransformedLatentModel
+
+    def predict_new_outputs(
+        self,
+        X: Any,
+        *,
+        output_coordinates: Any = None,
+        latent_mean: Any = None,
+        latent_variance: Any = None,
+        output_names: Sequence[Hashable] | None = None,
+        observation_noise: bool = True,
+        exposure: Any = None,
+    ) -> Prediction:
+        """Predictive distribution of outputs without any observation, at all inputs, shape (n, k).
+
+        Parameters
+        ----------
+        X
+            Inputs, shape (n, d).
+        output_coordinates
+            Where they are, shape (k, c), as in `fit`: their latent vectors, levels and the like follow from those of
+            their neighbours, and how sure that is enters the prediction.
+        latent_mean
+            Instead of coordinates, means of their latent vectors, shape (k, latent_dim): in the units of
+            `latent_prior_mean` if the model was fitted with one, otherwise in those of `latent_mean_`.
+        latent_variance
+            Variances about those means, in standardised units: one for all, or shape (k,) or (k, latent_dim). By
+            default the variance of the prior; the paper inflates it, tenfold for sea temperatures.
+        output_names
+            Names of the new outputs; by default those in the index of a data frame, or 0 to k − 1.
+        observation_noise
+            Whether to predict observations y; otherwise the function f behind them.
+        exposure
+            For counts: the exposure of each row of X, shape (n,); 1 by default.
+        """
+        self._check_fitted()
+        if (output_coordinates is None) == (latent_mean is None):
+            raise SettingError(
+                "predict_new_outputs needs to know which outputs: give output_coordinates or latent_mean."
+            )
+        if latent_mean is None:
+            mean, variance = numbers_at(self.model_, self._features(output_coordinates))
+            new = self._seen_at(mean, variance, names_of(output_coordinates, output_names, len(mean)))
+        else:
+            mean, variance = self._new_latents(latent_mean, latent_variance)
+            new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
+        return new.predict_dist(X, observation_noise=observation_noise, exposure=exposure)
+
+    def adapt(
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        mask: Any = None,
+        output_names: Sequence[Hashable] | None = None,
+        exposure: Any = None,
+        output_coordinates: Any = None,
+        latent_mean: Any = None,
+        latent_variance: Any = None,
+    ) -> Self:
+        """A model that also predicts new outputs, of which some observations are given; nothing else changes.
+
+        The latent vectors of the new outputs, and what else belongs to an output (its level or scale, parameters of its
+        likelihood), follow from their observations and from how the outputs of the fit differ.
+
+        Parameters
+        ----------
+        X
+            Inputs of the observations, shape (n, d).
+        Y
+            Values of the new outputs, shape (n, k), NaN where missing.
+        mask, output_names, exposure
+            As in `fit`. Without names, new outputs are numbered on from those of the fit.
+        output_coordinates, latent_mean, latent_variance
+            What is known of them beforehand, as in `predict_new_outputs`; by default what is usual among the outputs of
+            the fit. A model that was fitted with coordinates needs those of the new outputs.
+        """
+        self._check_fitted()
+        table = as_table(X, Y, mask, output_names)
+        self._check_inputs(table.X if X is None or Y is None else X)
+        if exposure is not None:
+            self._check_exposure(self.model_.likelihood)
+            table.exposure = as_exposure(exposure, table)
+        check_support(self.model_.likelihood, table)
+        names = self._names_behind(table, output_names, Y)
+        population, base, unit = self._population()
+        prior = None if latent_mean is None else self._new_latents(latent_mean, latent_variance)
+        features = None
+        if output_coordinates is not None or self.model_.coordinates is not None:
+            features = self._features(output_coordinates, names)
+            prior = numbers_at(self.model_, features)
+        found = self._adapted(table, population, base, unit, prior)
+        new = self._joined(found, names, population.extras, base, unit)
+        if features is not None and prior is not None:
+            add_places(new.model_, features, *prior)
+        return new
+
+    # -- coordinates ---------------------------------------------------------------------------------------------
+
+    def _place(self, table: Table, output_coordinates: Any) -> None:
+        check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
+        for name, value, allowed in (
+            ("preset", self.preset, ("fast",)),
+            ("latent_prior_mean", self.latent_prior_mean, (None,)),
+            ("standardize", self.standardize, (True, False, "global")),
+        ):
+            if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+                raise SettingError(
+                    f"{name}={value!r} does not go with output_coordinates, from which the prior of latent vectors and "
+                    f"all else of a new output must follow: use {allowed[0]!r}."
+                )
+        table.coordinates = place_outputs(output_coordinates, table.output_names, self.coordinate_system)
+
+    def _refresher(self, model: Any, table: Table, seed: int) -> Callable[[int | None], None] | None:
+        """What to do before some epochs, and after the last: let the prior follow the latents."""
+        if table.coordinates is None:
+            return None
+        empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0), device=model.units.device)
+
+        def refresh(epoch: int | None) -> None:
+            if epoch is None or epoch in _REFRESHED:
+                refresh_prior(model, empty, seed, moves=epoch == 0)
+
+        return refresh
+
+    def _features(self, given: Any, names: Sequence[Hashable] | None = None) -> Tensor:
+        coordinates = self.model_.coordinates
+        if coordinates is None:
+            raise SettingError(
+                "This model was fitted without output_coordinates: give them to fit, or latent_mean here."
+            )
+        if given is None:
+            raise SettingError(
+                "This model tells outputs apart by coordinates: give output_coordinates of the new ones."
+            )
+        values = describe_outputs(given, -1 if names is None else names, "output_coordinates")
+        return self._tensor(coordinates.map.features(values))
+
+    def _seen_at(self, mean: Tensor, variance: Tensor, names: Sequence[Hashable]) -> Self:
+        """An estimator like this one of outputs that lie somewhere else, from all numbers that belong to them."""
+        h = self.model_.latents.dim
+        new = self._seen_through(mean[:, :h], variance[:, :h], names)
+        rest = mean[:, h:]
+        if self.model_.level is not None:
+            new.model_.level_variance = variance[:, h : h + 1]
+        else:
+            rest = torch.cat([torch.zeros_like(mean[:, :1]), rest], -1)
+        set_rest(new.model_, rest, self.model_.likelihood.row_names())
+        return new
+
+    # -- behind the scenes ---------------------------------------------------------------------------------------
+
+    def _adapted(
+        self,
+        table: Grid,
+        population: Population,
+        base: float,
+        unit: float,
+        prior: tuple[Tensor, Tensor] | None,
+    ) -> Adaptation:
+        k, t = table.num_outputs, len(population.mean)
+        mean, covariance = population.mean.expand(k, t), population.covariance.expand(k, t, t)
+        if prior is not None:
+            mean, covariance = _prior_with_extras(population, *(part[:, : self.model_.latents.dim] for part in prior))
+        counts = np.cumsum(table.count_per_output())
+        parts = []
+        for columns in np.split(np.arange(k), _cuts(counts)):
+            cells = self._cells(table, columns, base, unit)
+            parts.append(adapt_outputs(self.model_, cells, mean[columns], covariance[columns], population.extras))
+        likelihood: Likelihood = parts[0].likelihood
+        for part in parts[1:]:
+            likelihood = likelihood.joined(part.likelihood)
+        return Adaptation(
+            torch.cat([part.mean for part in parts]), torch.cat([part.covariance for part in parts]), likelihood
+        )
+
+    def _cells(self, table: Grid, columns: np.ndarray, base: float, unit: float) -> NewCells:
+        values = table.block(np.arange(table.num_inputs), columns)
+        row, column = np.nonzero(~np.isnan(values))
+        y = values[row, column]
+        return NewCells(
+            self._tensor(self.scaling_.scale_x(table.X[row])),
+            self._tensor((y - base) / unit if self.model_.likelihood.is_affine else y),
+            torch.as_tensor(column, device=self.model_.units.device),
+            None if table.exposure is None else self._tensor(table.exposure[row]),
+        )
+
+    def _joined(self, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float) -> Self:
+        h = self.model_.latents.dim
+        mean, covariance, extra = found.mean[:, :h], found.covariance[:, :h, :h], found.mean[:, h:]
+        level = extra[:, 0] if extras == "level" else torch.zeros_like(mean[:, 0])
+        model = joined_model(self.model_, mean, covariance, mean, level, found.likelihood, self._linear_share())
+        new = self._like(model, (*self.output_names_, *names))
+        center, scale = np.full(len(mean), base), np.full(len(mean), unit)
+        if extras == "scale":
+            center, scale = moved_scales(base, unit, extra)
+        old = self.scaling_
+        new.scaling_ = replace(
+            old, y_center=np.concatenate([old.y_center, center]), y_scale=np.concatenate([old.y_scale, scale])
+        )
+        return new
+
+    def _names_behind(self, table: Grid, given: Any, Y: Any) -> tuple[Hashable, ...]:
+        """Names of new outputs that none of the fit has."""
+        is_named = given is not None or hasattr(Y, "columns") or hasattr(Y, "dims")
+        if not is_named:
+            return tuple(range(self.n_outputs_, self.n_outputs_ + table.num_outputs))
+        known = set(self.output_names_)
+        twice = [name for name in table.output_names if name in known]
+        if twice:
+            raise DataError(
+                f"{twice[0]!r} is an output of the fit already; give new outputs names of their own with output_names=."
+            )
+        return table.output_names
+
+
+def _prior_with_extras(population: Population, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """A prior of all numbers of an output from one of its latent vector, extras as usual among outputs."""
+    extra, extra_variance = population.extras_given(mean, variance.diag_embed())
+    return torch.cat([mean, extra], -1), torch.cat([variance, extra_variance], -1).diag_embed()
+
+
+def _cuts(counts: np.ndarray) -> np.ndarray:
+    """Where to cut outputs into parts of a bounded number of cells, from running totals."""
+    cuts = np.unique(np.searchsorted(counts, np.arange(_ADAPTED_CELLS, counts[-1], _ADAPTED_CELLS), side="right"))
+    return cuts[(cuts > 0) & (cuts < len(counts))]
