@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from scipy.sparse.linalg import svds
 
 from manygp.data import Grid, random_split
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 from manygp.paper.problem import Problem
 
-__all__ = ["load_prostate", "load_visium_dlpfc", "most_variable", "principal_components"]
+__all__ = ["load_prostate", "load_visium_dlpfc", "most_variable"]
 
 _LEAST_COUNTS, _MOST_COUNTS, _MOST_MITOCHONDRIAL, _LEAST_SPOTS = 2_000, 35_000, 0.2, 10
 _HELD_OUT = 0.1
@@ -59,18 +58,6 @@ def most_variable(counts: Any, number: int) -> IntArray:
     mean = np.asarray(logs.mean(axis=0)).ravel()
     variance = np.asarray(logs.multiply(logs).mean(axis=0)).ravel() - mean**2
     return np.sort(np.argsort(-variance, kind="stable")[:number])
-
-
-def principal_components(table: Grid, number: int) -> FloatArray:
-    """The first components of outputs over inputs, of centred log counts, with unit spread, shape (p, number)."""
-    seen = np.isfinite(table.Y) if table.mask is None else table.mask
-    logs = np.log1p(np.where(seen, table.Y, 0.0))
-    mean = logs.sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
-    rows = np.where(seen, logs, mean).T
-    rows = rows - rows.mean(axis=0)
-    _, sizes, Vt = svds(rows, k=number, rng=0)
-    scores = rows @ Vt[np.argsort(-sizes)].T
-    return np.asarray(scores / scores.std(axis=0))
 
 
 def _problem(counts: Any, places: FloatArray, genes: list[str], num_genes: int, seed: int) -> Problem:

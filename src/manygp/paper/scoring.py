@@ -23,13 +23,12 @@ from manygp._version import __version__
 from manygp.data import Grid
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.paper.counts import principal_components
 from manygp.paper.datasets import Dataset
 from manygp.paper.models import Factory, build, find_model
 from manygp.paper.predictions import save_predictions
 from manygp.paper.problem import Problem, values_of
 from manygp.paper.records import METRICS, Record, Run, write_record
-from manygp.paper.settings import COORDINATES, PRINCIPAL_COMPONENTS
+from manygp.paper.settings import COORDINATES
 
 __all__ = ["carry_out"]
 
@@ -109,17 +108,13 @@ def _outcome(run: Run, dataset: Dataset, factory: Factory | None, folder: Path |
 
 
 def _with_arrays(settings: dict[str, Any], problem: Problem) -> dict[str, Any]:
-    """Settings with arrays of the problem in place of the words that stand for them."""
-    resolved = dict(settings)
-    meant = resolved.get("latent_prior_mean")
-    if isinstance(meant, str):
-        if meant == COORDINATES and problem.coordinates is not None:
-            resolved["latent_prior_mean"] = problem.coordinates
-        elif meant == PRINCIPAL_COMPONENTS:
-            resolved["latent_prior_mean"] = principal_components(problem.train, int(resolved["latent_dim"]))
-        else:
-            raise SettingError(f"latent_prior_mean={meant!r} has no meaning for this data set; leave it out.")
-    return resolved
+    """Settings with the coordinates of the problem in place of the word that stands for them."""
+    meant = settings.get("latent_prior_mean")
+    if not isinstance(meant, str) or meant != COORDINATES:
+        return settings
+    if problem.coordinates is None:
+        raise SettingError(f"latent_prior_mean={meant!r} has no meaning for this data set; leave it out.")
+    return settings | {"latent_prior_mean": problem.coordinates}
 
 
 def _fit(model: Any, problem: Problem, settings: dict[str, Any]) -> None:

@@ -11,20 +11,26 @@ from typing import Any
 
 from manygp.errors import SettingError
 
-__all__ = ["COORDINATES", "PRESETS", "PRINCIPAL_COMPONENTS", "register_settings", "settings_for"]
+__all__ = ["COORDINATES", "PRESETS", "register_settings", "settings_for"]
 
 Settings = dict[str, Any]
 
 PRESETS = ("fast", "paper")
-# Values that stand for arrays of the data set at hand.
-COORDINATES, PRINCIPAL_COMPONENTS = "coordinates", "principal components"
+# Stands for the coordinates of the data set at hand.
+COORDINATES = "coordinates"
 
 _SV_LMC_ERA5 = {"num_latents": 100, "num_inducing": 10}
 _GS_ERA5 = {"num_components": 3, "latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 10}
 # Latent vectors near the coordinates of their outputs.
 _NEAR_PLACE: Settings = {"latent_prior_mean": COORDINATES, "latent_prior_variance": 0.01}
 _GS_SEA: Settings = {"latent_dim": 2, "num_inducing_latents": 30, "num_inducing_inputs": 10}
-_GS_GENES: Settings = {"latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 25, "likelihood": "zinb"}
+_GS_GENES: Settings = {
+    "latent_dim": 3,
+    "num_inducing_latents": 20,
+    "num_inducing_inputs": 25,
+    "likelihood": "zinb",
+    "latent_prior_mean": "pca",
+}
 _BATCHES: dict[str, Settings] = {
     "eeg": {"batch_inputs": 128, "batch_outputs": 7},
     "sarcos": {"batch_inputs": 256, "batch_outputs": 7},
@@ -110,13 +116,12 @@ _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
             "epochs": 300,
             "learning_rate": 0.0005,
             "freeze_likelihood": math.inf,
-            "latent_prior_mean": PRINCIPAL_COMPONENTS,
+            "latent_prior_mean": "pca",
         },
         "gs-lvmogp": {
             "epochs": 300,
             "learning_rate": 0.0005,
             "freeze_likelihood": math.inf,
-            "latent_prior_mean": PRINCIPAL_COMPONENTS,
             **_BATCHES["genes"],
         },
     },
