@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manygp.data import CellPlan, Grid, GridPlan
 from manygp.kernels import cross_covariance, make_kernel
 from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.models.new_outputs import model_of_new_outputs
 from manygp.variational import CellBatch, Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
 
@@ -152,6 +153,25 @@ def test_predictions_are_those_of_the_dense_model(rng, q):
         dense_mean, dense_variance = dense_marginals(model, x, draws[s][outputs])
         assert_close(mean[s], dense_mean, EXACT_GP)
         assert_close(variance[s], dense_variance, EXACT_GP)
+
+
+@pytest.mark.parametrize("q", COMPONENTS)
+def test_a_new_output_at_the_latents_of_another_is_that_output(rng, q):
+    """To the last digit for the same draws of h, and as the dense model has it; other outputs make no difference."""
+    model = random_model(rng, q, latent_posterior="diagonal", likelihood="gaussian")
+    x, which = worlds.normal(rng, 9, D), torch.as_tensor(rng.integers(2, size=9))
+    L = model.latents.factor(torch.arange(4 * q))
+    mean, variance = (part.detach().view(4, -1)[:2] for part in (model.latents.mean, L.square().sum(-1)))
+    new = model_of_new_outputs(model, mean, variance, torch.zeros(2), torch.zeros(2), 0.0)
+    assert new.num_outputs == 2
+    ours, theirs = new.predictor(3, 5)(x, which), model.predictor(3, 5)(x, which)
+    assert_close(ours[0], theirs[0])
+    assert_close(ours[1], theirs[1])
+    point = model_of_new_outputs(model, mean[1:], torch.full_like(mean[1:], 1e-20), *torch.zeros(2, 1), 0.0)
+    dense_mean, dense_variance = dense_marginals(model, x, latents_of(model, torch.ones(9, dtype=torch.int64)))
+    ours = point.predictor(2, 0)(x, torch.zeros(9, dtype=torch.int64))
+    assert_close(ours[0], dense_mean.expand(2, -1), EXACT_GP)
+    assert_close(ours[1], dense_variance.expand(2, -1), EXACT_GP)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.4])

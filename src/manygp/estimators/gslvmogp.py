@@ -33,7 +33,9 @@ class GSLVMOGP(SeparableEstimator):
     latent_posterior
         "full", "diagonal" or "point".
     latent_prior_mean, latent_prior_variance
-        Prior of the latent vectors: means (p, latent_dim), zero if None, the same for all components; one variance.
+        Prior of the latent vectors, the same for all components. Means: None for zero, a table with a row for each
+        output, such as coordinates in any units, or "pca", as in `TLVMOGP`; they are standardised, and one variance is
+        for the standardised ones.
     epochs
         Passes over the data; "auto" runs until the bound stops rising.
     batch_inputs, batch_outputs

@@ -20,7 +20,7 @@ from manygp.kernels import KERNELS, make_kernel
 from manygp.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.guesses import check_support, guess_table
+from manygp.models.guesses import GUESS_TOLERANCE, check_support, guess_table
 from manygp.models.separable_start import (
     choose_inducing_sizes,
     start_separable_from_data,
@@ -125,7 +125,7 @@ class SeparableEstimator(LatentVariableEstimator):
         # What follows looks for functions, so that counts and labels are replaced by guesses of what is behind them.
         values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
         prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
-        latent_dim, rank = self._choose_dims(values, prior, rng)
+        latent_dim, rank = self._choose_dims(values, prior, rng, 0.02 if likelihood.is_affine else GUESS_TOLERANCE)
         choice = self._choose_scaling(table, values, likelihood, rank, rng)
         scaling = choice.scaling
         factors = factorise(values, scaling, rank, rng=rng) if prior is None and _has_factors(values) else None
@@ -157,14 +157,16 @@ class SeparableEstimator(LatentVariableEstimator):
             kinds = ("global",)
         return choose_scaling(values, kinds, rank, rng)
 
-    def _choose_dims(self, table: Table, prior: PriorMeans | None, rng: np.random.Generator) -> tuple[int, int]:
+    def _choose_dims(
+        self, table: Table, prior: PriorMeans | None, rng: np.random.Generator, tolerance: float
+    ) -> tuple[int, int]:
         """Dimensions of the latent vectors, and the number of factors that all components start with."""
         Q: int = self._num_components
         latent_dim: Any = self.latent_dim if prior is None else prior.mean.shape[1]
         if latent_dim != "auto" and (Q == 1 or prior is not None or not _has_factors(table)):
             return int(latent_dim), int(latent_dim)
         # No more factors than the data support, nor than the components have room for.
-        rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
+        rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng, tolerance=tolerance)
         dims = _given(latent_dim, -(-rank // Q))
         return dims, min(rank, Q * dims)
 

@@ -24,7 +24,7 @@ from manygp.models import (
     start_from_prior,
 )
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
-from manygp.models.guesses import guess_table, start_likelihood, start_posterior
+from manygp.models.guesses import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
 from manygp.models.start import ScalingChoice
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ __all__ = ["begin_at_data", "begin_at_prior", "choose_spectral_bound"]
 logger = logging.getLogger("manygp")
 
 _PAPER = {"latent_dim": 3, "num_inducing": 200}
-# Guesses are mostly noise, of which no rank explains anything.
-_GUESS_TOLERANCE = 2e-3
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
 _STIFF, _FLEXIBLE, _INPUTS_PER_WEIGHT, _MANY_FEATURES = 0.1, 1.0, 20, 4
@@ -48,7 +46,7 @@ def begin_at_prior(
     """A model and scaling after the published procedure."""
     scaling = published_scaling(settings.standardize, table, likelihood.is_affine)
     is_open = settings.latent_dim == "auto"
-    published = _PAPER["latent_dim"] if is_open and settings.latent_prior_mean == "pca" else settings.latent_dim
+    published = _PAPER["latent_dim"] if is_open and isinstance(settings.latent_prior_mean, str) else settings.latent_dim
     prior = prior_means(settings.latent_prior_mean, table, published, likelihood, rng)
     default = _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]
     latent_dim = default if is_open else settings.latent_dim
@@ -126,7 +124,7 @@ def _look_at_guesses(
 ) -> tuple[ScalingChoice, int, Factorisation | None]:
     """As `_look_at_values`, with outputs that stay as they are."""
     scaling = Scaling.fit(table, inputs=settings.standardize is not False, outputs="none")
-    rank, latent_dim = _dims(settings, values, scaling, prior, rng, tolerance=_GUESS_TOLERANCE)
+    rank, latent_dim = _dims(settings, values, scaling, prior, rng, tolerance=GUESS_TOLERANCE)
     factors = _factors(values, scaling, latent_dim, prior, rng)
     return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling), latent_dim, factors
 

@@ -18,8 +18,10 @@ from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
-__all__ = ["check_support", "guess_table", "start_likelihood", "start_posterior"]
+__all__ = ["GUESS_TOLERANCE", "check_support", "guess_table", "start_likelihood", "start_posterior"]
 
+# As of `choose_rank`: guesses are mostly noise, of which no rank explains anything.
+GUESS_TOLERANCE = 2e-3
 # A grid of guesses is a copy of the values; of more cells than this only some rows are guessed.
 _MAX_CELLS = 30_000_000
 # Cells that parameters of the likelihood start from: so many for each output, within limits for all.

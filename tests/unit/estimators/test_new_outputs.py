@@ -150,6 +150,12 @@ def test_principal_components_as_prior_means(field, preset, tmp_path):
     assert np.isfinite(model.predict(X)).all()
 
 
+def test_the_published_start_takes_its_dimensions_from_prior_means(field):
+    S, Y = field
+    model = manygp.TLVMOGP(**TINY | {"latent_dim": "auto", "epochs": 1}, latent_prior_mean=S, preset="paper").fit(X, Y)
+    assert model.latent_mean_.shape == (40, 2)
+
+
 @pytest.mark.parametrize("given", ["svd", np.zeros((3, 2)), np.full((40, 2), np.nan), [["a", "b"]] * 40])
 def test_prior_means_that_make_no_sense(field, given):
     with pytest.raises(SettingError, match="latent_prior_mean"):

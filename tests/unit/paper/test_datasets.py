@@ -9,7 +9,7 @@ import pytest
 
 from manygp.errors import DataError, SettingError
 from manygp.paper import DATASETS, find_dataset
-from manygp.paper.counts import load_prostate, most_variable, principal_components
+from manygp.paper.counts import load_prostate, most_variable
 from manygp.paper.fields import load_copernicus
 from manygp.paper.files import DataFile, checksum, download, find, place, state
 from manygp.paper.problem import values_of
@@ -158,19 +158,10 @@ def test_prostate_is_filtered_as_published(tmp_path: Path) -> None:
     assert np.all(np.diff(problem.train.X[:, 0]) > 0)
 
 
-def test_most_variable_genes_and_components() -> None:
+def test_most_variable_genes() -> None:
     from scipy import sparse
 
     rng = np.random.default_rng(0)
     counts = rng.poisson(5.0, (60, 8)).astype(float)
     counts[:, 3] = rng.poisson(np.where(np.arange(60) < 30, 1.0, 40.0))
     assert 3 in most_variable(sparse.csr_matrix(counts), 2)
-    from manygp.data import Grid
-
-    loadings = np.repeat([1.0, 30.0], 20)
-    pattern = 1 + np.arange(30.0)
-    table = Grid(np.arange(30.0)[:, None], rng.poisson(pattern[:, None] * loadings).astype(float))
-    first = principal_components(table, 2)[:, 0]
-    assert first.shape == (40,)
-    np.testing.assert_allclose(np.abs(first), 1.0, atol=0.2)
-    assert (first[:20] * first[20:] < 0).all()

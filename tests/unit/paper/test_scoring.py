@@ -13,6 +13,13 @@ from manygp.paper.scoring import carry_out
 
 RNG = np.random.default_rng(0)
 QUICK = {"epochs": 2, "num_inducing": 12, "latent_dim": 2}
+QUICK_COMPONENTS = {
+    "epochs": 2,
+    "num_components": 2,
+    "num_inducing_latents": 4,
+    "num_inducing_inputs": 5,
+    "latent_dim": 2,
+}
 
 
 def _sea(seed: int) -> Problem:
@@ -39,8 +46,8 @@ def _slide(seed: int) -> Problem:
     return Problem(Grid(X, Y, mask=~held_out), Grid(X, Y, mask=held_out), is_counts=True)
 
 
-def _record(folder: Path, problem: Any, **settings: Any) -> dict[str, Any]:
-    run = Run("some", "tlvmogp", "fast", 0, QUICK | settings)
+def _record(folder: Path, problem: Any, model: str = "tlvmogp", **settings: Any) -> dict[str, Any]:
+    run = Run("some", model, "fast", 0, (QUICK if model == "tlvmogp" else QUICK_COMPONENTS) | settings)
     record = carry_out(run, Dataset("some", "Some", problem), None, folder, keep=True)
     assert "error" not in record, record["error"]
     assert np.isfinite(
@@ -66,8 +73,14 @@ def test_new_outputs_from_where_they_are(tmp_path: Path, settings: dict[str, Any
     assert _record(tmp_path, _sea, **settings)["new_mean"].shape == (8, 15)
 
 
-def test_counts_with_components_as_prior_means(tmp_path: Path) -> None:
-    saved = _record(tmp_path, _slide, likelihood="zinb", latent_prior_mean="principal components")
+def test_new_outputs_of_a_sum_of_separable_kernels(tmp_path: Path) -> None:
+    settings = {"latent_prior_mean": "coordinates", "latent_prior_variance": 0.01}
+    assert _record(tmp_path, _sea, "gs-lvmogp", **settings)["new_mean"].shape == (8, 15)
+
+
+@pytest.mark.parametrize("model", ["tlvmogp", "gs-lvmogp"])
+def test_counts_with_components_as_prior_means(tmp_path: Path, model: str) -> None:
+    saved = _record(tmp_path, _slide, model, likelihood="zinb", latent_prior_mean="pca")
     assert (saved["mean"] >= 0).all()
 
 
