@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manygp.likelihoods import Likelihood
@@ -57,12 +57,13 @@ def adapt_outputs(
     """
     likelihood = model.likelihood.for_outputs(len(prior_mean))
     likelihood.sparse_rows = False
-    search = _Search(model, model.gp.conditional(), cells, prior_mean, prior_covariance, extras, likelihood)
-    θ = search.climb(search.start(), _STEPS)
+    numbers = torch.arange(len(prior_mean), device=prior_mean.device)
+    prior_precision = torch.linalg.inv(prior_covariance)
+    search = _Search(model, model.gp.conditional(), cells, numbers, prior_mean, prior_precision, extras, likelihood)
+    θ, precision = search.climb(search.start(), _STEPS)
     if model.likelihood.row_names():
-        search.fit_likelihood(θ)
-        θ = search.climb(θ, _MORE_STEPS)
-    precision = search.evaluate(θ)[2]
+        search.fit_likelihood(θ, precision)
+        θ, precision = search.climb(θ, _MORE_STEPS)
     return Adaptation(θ, torch.cholesky_inverse(safe_cholesky(symmetrize(precision))), likelihood)
 
 
@@ -73,8 +74,10 @@ class _Search:
     model: TransformedLatentModel
     conditional: Conditional
     cells: NewCells
+    # Which of the likelihood's outputs these are.
+    numbers: Int[Tensor, " k"]
     prior_mean: Float[Tensor, "k t"]
-    prior_covariance: Float[Tensor, "k t t"]
+    prior_precision: Float[Tensor, "k t t"]
     extras: str
     likelihood: Likelihood
 
@@ -87,36 +90,53 @@ class _Search:
             θ[:, -1] = torch.where(seen, level, θ[:, -1])
         return θ
 
-    def climb(self, θ: Float[Tensor, "k t"], steps: int) -> Float[Tensor, "k t"]:
-        """Damped steps; an output that would get worse stays where it is and tries a shorter one next."""
+    def climb(self, θ: Float[Tensor, "k t"], steps: int) -> tuple[Float[Tensor, "k t"], Float[Tensor, "k t t"]]:
+        """Damped steps to where objectives are highest, and the precisions there.
+
+        An output that would get worse stays where it is and tries a shorter step next; one whose step was short has
+        arrived, and only the others go on.
+        """
+        θ = θ.clone()
         value, gradient, precision = self.evaluate(θ)
         damping = θ.new_full((len(θ),), _DAMPING)
+        moving, some = torch.arange(len(θ), device=θ.device), self
         for _ in range(steps):
-            diagonal = precision.diagonal(dim1=-2, dim2=-1)
-            A = precision + (damping.unsqueeze(-1) * diagonal).diag_embed()
-            move = torch.linalg.solve(A, gradient.unsqueeze(-1)).squeeze(-1)
-            tried = self.evaluate(θ + move)
-            better = tried[0] > value
-            pick = better.unsqueeze(-1)
-            θ = torch.where(pick, θ + move, θ)
-            gradient = torch.where(pick, tried[1], gradient)
-            precision = torch.where(pick.unsqueeze(-1), tried[2], precision)
-            value = torch.where(better, tried[0], value)
-            damping = torch.where(better, 0.2 * damping, 8.0 * damping + 0.1)
+            diagonal = precision[moving].diagonal(dim1=-2, dim2=-1)
+            A = precision[moving] + (damping[moving].unsqueeze(-1) * diagonal).diag_embed()
+            move = torch.linalg.solve(A, gradient[moving].unsqueeze(-1)).squeeze(-1)
+            tried = some.evaluate(θ[moving] + move)
+            better = tried[0] > value[moving]
+            kept = moving[better]
+            θ[kept] += move[better]
+            value[kept], gradient[kept], precision[kept] = (part[better] for part in tried)
+            damping[moving] = torch.where(better, 0.2 * damping[moving], 8.0 * damping[moving] + 0.1)
             size = (move.square() * diagonal).sum(-1).sqrt()
-            if bool(((size < _SMALL_STEP) | (damping > _MAX_DAMPING)).all()):
+            left = (size >= _SMALL_STEP) & (damping[moving] <= _MAX_DAMPING)
+            moving, some = moving[left], some.among(left)
+            if not len(moving):
                 break
-        return θ
+        return θ, precision
+
+    def among(self, chosen: Bool[Tensor, " k"]) -> "_Search":
+        """The search of some of the outputs."""
+        cells, is_theirs = self.cells, chosen[self.cells.outputs]
+        # Numbers of the chosen among themselves.
+        place = chosen.cumsum(0) - 1
+        exposure = None if cells.exposure is None else cells.exposure[is_theirs]
+        theirs = NewCells(cells.x[is_theirs], cells.y[is_theirs], place[cells.outputs[is_theirs]], exposure)
+        own = (part[chosen] for part in (self.numbers, self.prior_mean, self.prior_precision))
+        return _Search(self.model, self.conditional, theirs, *own, self.extras, self.likelihood)
 
     def evaluate(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor]:
         """Objective (k,), gradient (k, t) and Gauss-Newton precision (k, t, t) of every output."""
         outputs = self.cells.outputs
-        P = torch.linalg.inv(self.prior_covariance)
+        P = self.prior_precision
         away = torch.einsum("kij,kj->ki", P, θ - self.prior_mean)
         value = -0.5 * ((θ - self.prior_mean) * away).sum(-1)
         f, variance, y, J = self._cells_at(θ)
         value = value.index_add(0, outputs, self._expected(f, variance, y))
-        by_mean, by_variance = self.likelihood.site_derivatives(f, variance, y, outputs, self.cells.exposure)
+        known = (self.numbers[outputs], self.cells.exposure)
+        by_mean, by_variance = self.likelihood.site_derivatives(f, variance, y, *known)
         gradient = (-away).index_add(0, outputs, by_mean.unsqueeze(-1) * J)
         if self.extras == "scale":
             # y = c + b (f + noise): every cell's density is divided by b
@@ -127,7 +147,7 @@ class _Search:
         return torch.where(value.isfinite(), value, -torch.inf), gradient, precision
 
     def _expected(self, f: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        return self.likelihood.expected_log_prob(f, variance, y, self.cells.outputs, self.cells.exposure)
+        return self.likelihood.expected_log_prob(f, variance, y, self.numbers[self.cells.outputs], self.cells.exposure)
 
     def _cells_at(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance of what the likelihood sees, values in its units, and slopes of the mean (b, t)."""
@@ -143,9 +163,9 @@ class _Search:
             J = torch.cat([J, (1.0 / b).unsqueeze(-1), y.unsqueeze(-1)], -1)
         return f, variance, y, J
 
-    def fit_likelihood(self, θ: Float[Tensor, "k t"]) -> None:
+    def fit_likelihood(self, θ: Float[Tensor, "k t"], precision: Float[Tensor, "k t t"]) -> None:
         """Move the parameters of the likelihood that belong to an output, f and its variance held fixed."""
-        covariance = torch.linalg.inv(self.evaluate(θ)[2])
+        covariance = torch.linalg.inv(precision)
         f, variance, y, J = self._cells_at(θ)
         # What is not known of θ is not known of f.
         variance = variance + torch.einsum("bi,bij,bj->b", J, covariance[self.cells.outputs], J)

@@ -162,7 +162,7 @@ def moments_and_slopes(
         rows = slice(begin, begin + size)
         with torch.enable_grad():
             own = h[rows].detach().requires_grad_()
-            e = model.embed(x[rows], own)
-            slope[rows] = torch.autograd.grad(conditional.mean(e).sum(), own)[0]
-        mean[rows], variance[rows] = conditional(e.detach())
+            μ, variance[rows] = conditional.with_slopes(model.embed(x[rows], own))
+            slope[rows] = torch.autograd.grad(μ.sum(), own)[0]
+        mean[rows] = μ.detach()
     return mean, variance, slope

@@ -124,11 +124,18 @@ class Conditional:
             rows = slice(begin, begin + size)
             K = cross_covariance(self.kernel, e[rows], Z).to(self.alpha.dtype)
             torch.mv(K, self.alpha, out=mean[rows])
-            variance[rows] = kernel_diagonal(self.kernel, e[rows]) - squared_norms(K, self.known)
-            if len(self.lost):
-                variance[rows] += squared_norms(K, self.lost)
-        return mean, variance.clamp_(min=MIN_VARIANCE)
+            variance[rows] = self._variance(K, e[rows])
+        return mean, variance
 
-    def mean(self, e: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
-        """Means alone, which may be differentiated."""
-        return cross_covariance(self.kernel, e, self.Z.to(e.dtype)).to(self.alpha.dtype) @ self.alpha
+    def with_slopes(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        """Means, which may be differentiated, and variances, which may not, of a few embeddings."""
+        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype)).to(self.alpha.dtype)
+        with torch.no_grad():
+            variance = self._variance(K, e)
+        return K @ self.alpha, variance
+
+    def _variance(self, K: Float[Tensor, "b m"], e: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
+        variance = kernel_diagonal(self.kernel, e) - squared_norms(K, self.known)
+        if len(self.lost):
+            variance += squared_norms(K, self.lost)
+        return variance.clamp_(min=MIN_VARIANCE)
