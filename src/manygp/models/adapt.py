@@ -1,6 +1,6 @@
 """What a few observations say about outputs that a model was not trained on, with all else held fixed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -124,8 +124,13 @@ class _Search:
         place = chosen.cumsum(0) - 1
         exposure = None if cells.exposure is None else cells.exposure[is_theirs]
         theirs = NewCells(cells.x[is_theirs], cells.y[is_theirs], place[cells.outputs[is_theirs]], exposure)
-        own = (part[chosen] for part in (self.numbers, self.prior_mean, self.prior_precision))
-        return _Search(self.model, self.conditional, theirs, *own, self.extras, self.likelihood)
+        return replace(
+            self,
+            cells=theirs,
+            numbers=self.numbers[chosen],
+            prior_mean=self.prior_mean[chosen],
+            prior_precision=self.prior_precision[chosen],
+        )
 
     def evaluate(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor]:
         """Objective (k,), gradient (k, t) and Gauss-Newton precision (k, t, t) of every output."""
