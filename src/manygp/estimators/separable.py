@@ -12,12 +12,12 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
-from manygp.errors import SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.priors import PriorMeans, prior_means
-from manygp.estimators.settings import check_choice, check_positive, check_size
-from manygp.kernels import KERNELS, make_kernel
-from manygp.likelihoods import LIKELIHOODS, Likelihood, make_likelihood
+from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
+from manygp.estimators.standardize import check_scaled, published_scaling, scaling_kinds
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
 from manygp.models.guesses import GUESS_TOLERANCE, check_support, guess_table
@@ -80,10 +80,8 @@ class SeparableEstimator(LatentVariableEstimator):
         for name in ("latent_dim", "num_inducing_latents", "num_inducing_inputs"):
             check_size(name, getattr(self, name), automatic=("auto",))
         for name in ("kernel", "latent_kernel"):
-            if not isinstance(getattr(self, name), gpytorch.kernels.Kernel):
-                check_choice(name, getattr(self, name), KERNELS, " or a GPyTorch kernel")
-        if not isinstance(self.likelihood, nn.Module):
-            check_choice("likelihood", self.likelihood, LIKELIHOODS, " or a likelihood")
+            check_kernel(name, getattr(self, name))
+        check_likelihood(self.likelihood)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
@@ -91,6 +89,7 @@ class SeparableEstimator(LatentVariableEstimator):
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SeparableLatentModel, Scaling]:
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         check_support(likelihood, table)
+        check_scaled(self.standardize, likelihood)
         if table.exposure is not None:
             self._check_exposure(likelihood)
         if self.preset == "paper":
@@ -101,10 +100,7 @@ class SeparableEstimator(LatentVariableEstimator):
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
-        outputs: Any = {True: "global", False: "none"}.get(self.standardize, self.standardize)  # type: ignore[arg-type]
-        if outputs == "completed":
-            raise SettingError("standardize='completed' goes with preset='fast' only: use 'global' or 'output'.")
-        scaling = Scaling.fit(table, inputs=False, outputs=outputs if likelihood.is_affine else "none")
+        scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         is_pca = isinstance(self.latent_prior_mean, str)
         published = _given(self.latent_dim, _PAPER["latent_dim"]) if is_pca else self.latent_dim
         prior = prior_means(self.latent_prior_mean, table, published, likelihood, rng)
@@ -148,10 +144,7 @@ class SeparableEstimator(LatentVariableEstimator):
         if not likelihood.is_affine:
             scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
             return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling)
-        kinds = {True: ("global", "completed", "output"), False: ("none",)}.get(
-            self.standardize,  # type: ignore[arg-type]
-            (str(self.standardize),),
-        )
+        kinds = scaling_kinds(self.standardize)
         if self.standardize is True and self._knows_places(table):
             # An output that is known by its place alone has no centre and scale of its own.
             kinds = ("global",)
