@@ -194,9 +194,9 @@ def test_exposures_that_make_no_sense(exposure, message):
 # -- in every model ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tlvmogp", "ind-gp", "g-mogp", "sv-lmc", "sgprn"])
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "oilmm"])
 def test_the_prior_of_pooled_noise_is_in_the_bound(name):
-    sizes = {"num_latents": 2} if name == "sgprn" else {"num_inducing": 4}
+    sizes = {"num_latents": 2} if name == "sgprn" else {"latent_dim": 2} if "lvmogp" in name else {"num_inducing": 4}
     settings = {"likelihood": "pooled-gaussian", "standardize": "global", "epochs": 1, "device": "cpu"}
     fitted = ESTIMATORS[name](**sizes, **settings, progress=False).fit(X, REALS)
     batches = GridPlan(Grid(X, REALS), fitted.scaling_).epoch(np.random.default_rng(0))
