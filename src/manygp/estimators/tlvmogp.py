@@ -280,7 +280,7 @@ class TLVMOGP(AdaptiveEstimator):
     def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
         dim = sizes["num_features"] + h
-        bound: Any = sizes.get("spectral_bound") if self.spectral_bound == "auto" else self.spectral_bound
+        bound: Any = sizes["spectral_bound"] if self.spectral_bound == "auto" else self.spectral_bound
         embedding = make_embedding(self.embedding, dim, self.num_blocks, bound)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)

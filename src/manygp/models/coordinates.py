@@ -64,7 +64,8 @@ def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -
     outputs = rng.permutation(np.flatnonzero(table.count_per_output()))[:_MOST_OUTPUTS]
     held, known = np.split(outputs, [min(len(outputs) // 5, _HELD_OUTPUTS)])
     limit = min(_DIMS[-1], len(rows) - 1, len(known) - 1)
-    if limit < 2 or not len(held):
+    left = scaling.scale_y(table.block(rows, held), held)
+    if limit < 2 or not np.isfinite(left).any():
         return 1
     part = replace(scaling, y_center=scaling.y_center[known], y_scale=scaling.y_scale[known])
     factors = factorise_placed(Grid(table.X[rows], table.block(rows, known)), part, limit, rng)
@@ -73,7 +74,7 @@ def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -
     field.features.copy_(features[known])
     field.learn(loadings, torch.zeros_like(loadings), int(rng.integers(2**31)))
     found = field.conditional(loadings, torch.zeros_like(loadings), features[held])[0].numpy()
-    left = scaling.scale_y(table.block(rows, held), held) - factors.row_mean[:, None]
+    left = left - factors.row_mean[:, None]
     errors = {
         dim: float(np.nanmean(np.square(left - factors.row_factors[:, :dim] @ found[:, :dim].T)))
         for dim in (*(dim for dim in _DIMS if dim < limit), limit)

@@ -305,6 +305,15 @@ def test_places_tell_how_many_dimensions_there_are(rng):
     assert choose_placed_dim(table, scaling, np.random.default_rng(0)) >= 6
 
 
+@pytest.mark.parametrize("p", [1, 3, 30])
+def test_places_of_few_outputs_or_empty_tables_ask_for_little(p, rng):
+    Y = np.full((400, p), np.nan)
+    Y[0] = rng.standard_normal(p)
+    table = Grid(np.arange(400.0)[:, None], Y)
+    table.coordinates = place_outputs(rng.uniform(size=(p, 2)), range(p), "flat")
+    assert choose_placed_dim(table, Scaling.fit(table, outputs="global"), rng) == 1
+
+
 def test_an_output_without_observations_is_predicted_from_its_neighbours(placed, field):
     truth = waves(field[0][7:8])
     assert np.mean((placed.predict(X, outputs=[7]) - truth) ** 2) < 0.1 * waves(field[0]).var()
