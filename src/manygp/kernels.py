@@ -104,9 +104,8 @@ def cross_gram(
     Rows of K are multiplied by weights where there are some; those of y are not.
 
     One B x M x M product forward and one backward, or half a product more where the problem `is_stiff`: KᵀK squares the
-    condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There, and
-    always in float32, K is projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram
-    matrix to the last digit.
+    condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There K is
+    projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram matrix to the last digit.
     """
     if not _is_fused(kernel):
         K = cross_covariance(kernel, a, b)
@@ -348,9 +347,10 @@ class _Gram(torch.autograd.Function):
 
 
 def _gram(K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool) -> tuple[Tensor, Tensor]:
-    if is_stiff or K.dtype != Linv.dtype:
+    if is_stiff:
         A = projected(K, Linv.to(K.dtype)).to(Linv.dtype)
         return gram(A), A.T @ y.to(Linv.dtype)
+    K, y = K.to(Linv.dtype), y.to(Linv.dtype)
     return whitened(Linv, gram(K)), Linv @ (K.T @ y)
 
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from manygp.variational import GaussianEvidence, SiteEvidence
+from manygp.kernels import cross_gram
+from manygp.variational import GaussianEvidence, SiteEvidence, evidence
 
 from ..tolerances import SAME_FORMULA, assert_close
 from . import worlds
@@ -118,3 +119,21 @@ def test_a_natural_step_of_rate_one_is_stationary(rng, likelihood):
     gradients = torch.autograd.grad(model.elbo(batch, worlds.generator()).bound, list(free.parameters()))
     for gradient in gradients:
         assert_close(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize(("lengthscale", "is_stiff"), [(0.5, False), (50.0, True)])
+def test_digits_are_paid_for_where_they_are_lost(rng, monkeypatch, lengthscale, is_stiff):
+    """Little noise alone does not ask for the dearer statistics: nearly coincident inducing points do."""
+    asked = []
+
+    def watched(*arguments):
+        asked.append(arguments[5])
+        return cross_gram(*arguments)
+
+    monkeypatch.setattr(evidence, "cross_gram", watched)
+    kernel = worlds.random_kernel("rbf", 1, rng)
+    kernel.base_kernel.lengthscale = lengthscale
+    e, Z, y = worlds.normal(rng, 400, 1), torch.linspace(-3.0, 3.0, 9, dtype=torch.float64), worlds.normal(rng, 400)
+    noise = torch.tensor(1e-3, dtype=torch.float64)
+    GaussianEvidence.from_batch(kernel, e, Z.unsqueeze(-1), y, noise, 1e-9)
+    assert asked == [is_stiff]

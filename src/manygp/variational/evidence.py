@@ -95,8 +95,8 @@ class GaussianEvidence(Evidence):
         Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), diagonal.sum().to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            # An error of ε Σ kᵢᵢ in KᵀK is divided by the jitter, and weighs 1/σ² in the precision.
-            error = torch.finfo(Z.dtype).eps * diagonal_sum / (max(jitter, 1e-12) * noise)
+            # An error of ε Σ kᵢᵢ kₘₘ in KᵀK is multiplied by |L⁻¹|² in AAᵀ, and weighs 1/σ² in the precision.
+            error = torch.finfo(Z.dtype).eps * diagonal_sum * Kuu.diagonal().max() * Linv.square().sum() / noise
         AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING), log_weight)
         yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
         correction: Tensor | float = 0.0
