@@ -14,7 +14,7 @@ import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from manygp.errors import SettingError
 from manygp.linalg import gram, projected, unwhitened, whitened
@@ -187,11 +187,12 @@ class _StationaryGram(torch.autograd.Function):
 
 
 def _stationary(
-    a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float
+    a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float, room: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """K = w σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor.
 
-    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows.
+    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows. What is
+    in `room` may be overwritten by K.
     """
     # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
     center = b.mean(0)
@@ -202,9 +203,9 @@ def _stationary(
         # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
         of_a = -0.5 * a2 if log_weight is None else log_weight.unsqueeze(-1) - 0.5 * a2
         left, right = torch.cat([a, of_a, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
-        return nn.functional.linear(left, right).exp_(), None
+        return torch.mm(left, right.T, out=room).exp_(), None
     left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
-    K, slope = _matern(nn.functional.linear(left, right).clamp_(min=0.0), nu)
+    K, slope = _matern(torch.mm(left, right.T, out=room).clamp_(min=0.0), nu)
     scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
     return K.mul_(scale), slope.mul_(scale)
 
@@ -280,12 +281,19 @@ class CovarianceRows:
             (cross_covariance(kernel, a, b),) if self.nu is None else _scaled(kernel, a, b)
         )
         self.chunks = row_chunks(len(a), len(b), _VISIT_NUMBERS)
+        self._width = len(b)
+
+    def room(self, dtype: torch.dtype) -> Float[Tensor, "k m"]:
+        """Memory for the rows of the longest chunk."""
+        rows = self.chunks[0].stop if self.chunks else 0
+        return self.inputs[0].new_empty(rows, self._width, dtype=dtype)
 
     @torch.no_grad()
     def visit(self, function: Callable[[slice, Tensor], Tensor | None]) -> tuple[Tensor, ...]:
         """Call a function with every chunk and its rows of K; it returns their gradient, or None if there is none.
 
-        Returns the gradients for `inputs`.
+        Returns the gradients for `inputs`. All chunks have their turn in one piece of memory: fresh memory is slow to
+        touch.
         """
         if self.nu is None:
             (K,) = self.inputs
@@ -295,9 +303,9 @@ class CovarianceRows:
                 gradient[chunk] = K.new_zeros(()) if G is None else G
             return (gradient,)
         a, b, outputscale = self.inputs
-        sums = _StationaryGradient(a, b)
+        sums, room = _StationaryGradient(a, b), self.room(a.dtype)
         for chunk in self.chunks:
-            K, slope = _stationary(a[chunk], b, outputscale, None, self.nu)
+            K, slope = _stationary(a[chunk], b, outputscale, None, self.nu, room[: chunk.stop - chunk.start])
             G = function(chunk, K)
             if G is not None:
                 sums.add(chunk, G.to(K.dtype), K, slope)

@@ -204,20 +204,21 @@ class _Walk:
         self.information, self.convex = Linv.new_zeros(m, m), Linv.new_zeros(m, m)
         self.s, self.pull = Linv.new_zeros(m), Linv.new_zeros(m)
         self.totals, self.is_convex = [Linv.new_zeros(())], False
+        self._KC, self._product = evidence.K.room(Linv.dtype), evidence.K.room(Linv.dtype)
 
     def visit(self, rows: slice, K: Tensor) -> Tensor:
         """Take in a chunk of cells; returns the gradient for its rows of K."""
         K = K.to(self.C.dtype)
-        KC = K @ self.C
+        product, KC = self._product[: len(K)], torch.mm(K, self.C, out=self._KC[: len(K)])
         μ, v, slope, curvature = self.cells[:, rows]
         # μᵢ = kᵢᵀ α and vᵢ = ω kᵢᵢ − kᵢᵀ C kᵢ
         torch.mv(K, self.alpha, out=μ)
-        v[:] = (self.diagonal[rows] - (KC * K).sum(-1)).clamp_(min=MIN_VARIANCE)
+        v[:] = (self.diagonal[rows] - torch.mul(KC, K, out=product).sum(-1)).clamp_(min=MIN_VARIANCE)
         with torch.enable_grad():
             total, slope[:], curvature[:] = self.evidence._cells(rows, μ, v)
         self.totals.append(total)
         β = precisions(curvature)
-        self.information.add_(gram(K * β.sqrt().unsqueeze(-1)))
+        self.information.add_(gram(torch.mul(K, β.sqrt().unsqueeze(-1), out=product)))
         self.s.addmv_(K.T, slope)
         self.pull.addmv_(K.T, β * μ)
         positive = (curvature > 0.0).nonzero().squeeze(-1)
