@@ -18,7 +18,6 @@ from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
-from manygp.estimators.trained import MOST_WORK
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
@@ -35,8 +34,9 @@ BOUNDS = ("standard", "tight")
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
-# Multiplications that an automatic run may take, for each observed cell and dimension of the embedding, and at least.
-_WORK_PER_DIMENSION, _LEAST_WORK = 2e6, 6e11
+# Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least, and at
+# most, which is about a quarter of an hour on two cores.
+_WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 6e11, 1.6e13
 
 
 class TLVMOGP(AdaptiveEstimator):
@@ -275,7 +275,7 @@ class TLVMOGP(AdaptiveEstimator):
     def _budget(self, model: TransformedLatentModel, cells: int) -> float:
         # The more dimensions, the more there is to learn about the embedding.
         work = _WORK_PER_DIMENSION * len(model.units) * cells
-        return min(max(work, _LEAST_WORK), MOST_WORK)
+        return min(max(work, _LEAST_WORK), _MOST_WORK)
 
     def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]

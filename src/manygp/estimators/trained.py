@@ -20,7 +20,7 @@ from manygp.estimators.settings import (
 )
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["MOST_WORK", "PRESETS", "TrainedEstimator"]
+__all__ = ["PRESETS", "TrainedEstimator"]
 
 PRESETS = ("fast", "paper")
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
@@ -28,7 +28,7 @@ _BATCH_CELLS = 4096
 _FAST_LEARNING_RATE = 0.015
 # Multiplications that an automatic run may take: so many for each observed cell, but not fewer and not more than this
 # (about a minute and ten minutes on two cores); and its epochs.
-_WORK_PER_CELL, _LEAST_WORK, MOST_WORK = 1.5e7, 1.2e12, 1e13
+_WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 1.2e12, 1e13
 _MIN_EPOCHS, _MAX_EPOCHS = 10, 600
 
 
@@ -145,7 +145,7 @@ class TrainedEstimator(Estimator):
 
     def _budget(self, model: Any, cells: int) -> float:
         """About how many multiplications an automatic run on a table of so many cells may take."""
-        return min(max(_WORK_PER_CELL * cells, _LEAST_WORK), MOST_WORK)
+        return min(max(_WORK_PER_CELL * cells, _LEAST_WORK), _MOST_WORK)
 
     def _schedule(self, plan: Plan, model: Any) -> Schedule:
         paper = self.preset == "paper"
