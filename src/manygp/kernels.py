@@ -242,7 +242,8 @@ class _StationaryGradient:
     """Sums over chunks of rows that the gradients for a, b and σ² are made of."""
 
     def __init__(self, a: Tensor, b: Tensor):
-        self.a1, self.b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b, b.new_ones(len(b), 1)], -1)
+        # Thin factors lie as their products run fastest: a by rows, b by columns.
+        self.a1, self.b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b.T, b.new_ones(1, len(b))]).T
         self.rows, self.columns = torch.empty_like(self.a1), b.new_zeros(b.shape[1] + 1, len(b))
         self.by_row, self.factor = a.new_empty(len(a)), -1.0
 

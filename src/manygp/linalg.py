@@ -31,7 +31,7 @@ __all__ = [
 _MAX_RELATIVE_JITTER = 1e-2
 # Least number of columns of a block in blocked products, and of a square matrix that is worth blocks: on a CPU, smaller
 # products run at less than full speed.
-_BLOCK, _WORTH_BLOCKS = 100, 256
+_BLOCK, _WORTH_BLOCKS = 100, 200
 
 
 def add_jitter(A: Float[Tensor, "*b m m"], jitter: float) -> Float[Tensor, "*b m m"]:
