@@ -201,7 +201,7 @@ class IndGP(TrainedEstimator):
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
             evidence = climb_evidence(model, *self._adam())
         else:
-            evidence = maximise_evidence(model, evidence_lengthscales(table, scaling, rng))
+            evidence = maximise_evidence(model, evidence_lengthscales(table, scaling, rng), pool=True)
         total = float(evidence.sum())
         record = EpochRecord(1, total, total, 0.0, 0.0, 0.0, 0.0, time.perf_counter() - started)
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, History([record], "converged"), seed

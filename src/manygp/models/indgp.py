@@ -16,6 +16,7 @@ from manygp.models.evidence import Lengthscales
 from manygp.models.exact import ExactBatch
 from manygp.models.layout import Padding, pad_groups
 from manygp.models.minimise import minimise_each
+from manygp.models.pooling import pooled_prior
 from manygp.variational import (
     BatchMoments,
     CellBatch,
@@ -209,12 +210,15 @@ def choose_prior_scaling(table: Table, rng: np.random.Generator) -> Scaling:
 
 
 @torch.no_grad()
-def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: int = 100) -> Float[Tensor, " p"]:
+def maximise_evidence(
+    model: ExactBatch, found: Lengthscales, max_evaluations: int = 100, pool: bool = False
+) -> Float[Tensor, " p"]:
     """Set kernels and noise to the maximum of the evidence, all outputs at once; returns the log evidence of each.
 
     The search begins at the best of a few places around `found`, which serves all outputs, and the logarithms of an
-    output's own parameters have a normal prior around it, so that few cells do not decide much. A shared kernel has
-    no such prior, and one log evidence, the sum over outputs.
+    output's own parameters have a normal prior around it, so that few cells do not decide much. With `pool`, the
+    outputs then say together where that prior has its centre and how wide it is, see `pooled_prior`. A shared kernel
+    has no such prior, and one log evidence, the sum over outputs.
     """
     kernels, likelihood = model.kernels, model.likelihood
     spread = torch.inf if model.is_shared else _SPREAD
@@ -226,27 +230,34 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
         likelihood.noise = torch.tensor(noise)
         return model.parameter_rows()
 
-    center = start(1.0, max(found.noise, _MIN_NOISE))
+    def search(begin: Tensor, center: Tensor, spread: Tensor | float) -> Tensor:
+        def loss(rows: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+            value, gradient = model.value_and_gradient(rows, which)
+            pull = (rows - center) / spread
+            return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
 
-    def loss(rows: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = model.value_and_gradient(rows, which)
-        pull = (rows - center[which]) / spread
-        return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
+        return minimise_each(loss, begin, max_evaluations).x
 
     def common_loss(rows: Tensor) -> Tensor:
         value = model.common_evidence(rows[:1])
         pull = (rows - center) / spread
         return 0.5 * pull.square().sum(-1) - (value.sum() if model.is_shared else value)
 
-    best, best_value = center, common_loss(center)
+    # All outputs begin alike, so that one row is the centre of all.
+    best = start(1.0, max(found.noise, _MIN_NOISE))
+    center = best[:1]
+    best_value = common_loss(best)
     for factor in _LENGTHSCALE_FACTORS:
         for noise in _NOISES:
             rows = start(factor, noise)
             value = common_loss(rows)
             better = value < best_value
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
-    model.set_parameter_rows(minimise_each(loss, best, max_evaluations).x)
-    return model.log_evidence(model.parameter_rows(), which)
+    rows = search(best, center, spread)
+    if pool and not model.is_shared:
+        rows = search(rows, *pooled_prior(model.value_and_gradient, rows, center, _SPREAD))
+    model.set_parameter_rows(rows)
+    return model.log_evidence(rows, which)
 
 
 @torch.no_grad()

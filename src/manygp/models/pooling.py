@@ -1,0 +1,62 @@
+"""What many problems of the same kind say together about the prior of their parameters."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from manygp.models.minimise import Problems
+
+__all__ = ["pooled_prior"]
+
+# Step of the finite differences, in logarithms of parameters.
+_STEP = 1e-3
+_ROUNDS = 100
+# Fewer problems than this cannot tell how much problems differ; a spread below the least makes no difference.
+_LEAST_PROBLEMS, _LEAST_SPREAD = 3, 0.03
+
+
+@torch.no_grad()
+def pooled_prior(
+    evidence: Problems, rows: Float[Tensor, "u k"], center: Float[Tensor, "1 k"], spread: float
+) -> tuple[Float[Tensor, "1 k"], Float[Tensor, "1 k"]]:
+    """Centre and standard deviation of the normal prior from which the parameters of all problems were drawn.
+
+    The prior θ_p ~ N(c, diag τ²) that makes all data together most probable, with each log evidence a quadratic
+    function around `rows` (Laplace), by expectation maximisation. Where problems say much about a parameter and
+    differ, its spread is as wide as they do. Where they differ by no more than chance would have them differ, all get
+    about one value. Where they say nothing at all, the prior stays as it was.
+
+    Parameters
+    ----------
+    evidence
+        Log evidences and their gradients.
+    rows
+        Where each problem has about its maximum, shape (u, k).
+    center, spread
+        What was assumed before; the centre counts as much as that of one problem.
+    """
+    u, variance = len(rows), torch.full_like(center, spread**2)
+    if u < _LEAST_PROBLEMS:
+        return center, variance.sqrt()
+    gradient, H = _curvature(evidence, rows)
+    c = center
+    for _ in range(_ROUNDS):
+        # E step: q(θ_p) = N(m_p, S_p), S_p = (H_p + diag τ⁻²)⁻¹, m_p = θ̂_p + S_p (g_p + (c − θ̂_p) / τ²)
+        S = torch.linalg.inv(H + torch.diag_embed(1.0 / variance))
+        m = rows + (S @ (gradient + (c - rows) / variance).unsqueeze(-1)).squeeze(-1)
+        # M step: τ² = mean of (m_p − c)² + diag S_p
+        c = (center + m.sum(0)) / (u + 1)
+        variance = ((m - c).square() + S.diagonal(dim1=-2, dim2=-1)).mean(0, keepdim=True)
+        variance.clamp_(min=_LEAST_SPREAD**2)
+    return c, variance.sqrt()
+
+
+def _curvature(evidence: Problems, rows: Float[Tensor, "u k"]) -> tuple[Float[Tensor, "u k"], Float[Tensor, "u k k"]]:
+    """Gradients, and minus the Hessians by central differences, held positive semi-definite."""
+    which = torch.arange(len(rows), device=rows.device)
+    columns = []
+    for step in _STEP * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device):
+        columns.append((evidence(rows - step, which)[1] - evidence(rows + step, which)[1]) / (2.0 * _STEP))
+    H = torch.stack(columns, -1)
+    values, vectors = torch.linalg.eigh(0.5 * (H + H.mT))
+    return evidence(rows, which)[1], (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
