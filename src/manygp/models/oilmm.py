@@ -12,7 +12,7 @@ from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.exact import log_evidence
 from manygp.models.layout import CellGrid, distinct_inputs
-from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, log_normal, project
+from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, project
 from manygp.variational import (
     CellBatch,
     ConditionalBatch,
@@ -184,21 +184,14 @@ class OrthogonalMixingModel(nn.Module):
     def bound(self, rows: Rows, weight: float = 1.0, rate: float | None = None) -> ElboTerms:
         """The bound with sparse processes from rows of some weight, after a natural step if a rate is given."""
         assert isinstance(self.processes, InducingBatch)
-        sites, A = self.sites(rows), self.processes.project(rows.x)
-        mean, noise = sites.mean.T, (sites.noise + self.basis.D).T
+        sites = self.sites(rows)
+        evidence = self.processes.evidence(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
+        posterior = self.processes.posterior
         if rate is not None:
-            posterior = self.processes.posterior
             assert isinstance(posterior, NaturalPosteriorBatch)
-            # Λ̂_l = I + w A_lᵀ diag(1 / (r + D)) A_l,  ∇_l = w A_lᵀ (ẑ − μ) / (r + D) − m_l
-            m = posterior.mean
-            level = (A.A @ m.unsqueeze(-1)).squeeze(-1)
-            gradient = A.pull(weight * (mean - level) / noise) - m
-            factor = posterior.sharpen(A.precision(weight / noise), rate)
-            posterior.shift(rate * torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1))
-        q = self.processes.posterior.moments()
-        level, variance = A.marginals(q)
-        data = (log_normal(mean - level, noise) - 0.5 * variance / noise).sum()
-        data = data + self.regularisation * sites.log_scale.sum()
+            evidence.natural_step(posterior, weight, rate)
+        q = posterior.moments()
+        data = evidence.expected_log_lik(q) + self.regularisation * sites.log_scale.sum()
         return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
 
     def row_parameters(self) -> Iterator[nn.Parameter]:

@@ -7,18 +7,13 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 from manygp.variational.bound import CellBatch, ElboTerms
 from manygp.variational.coordinates import CoordinatePrior
 from manygp.variational.evidence import Evidence, GaussianEvidence
+from manygp.variational.evidence_batch import GaussianEvidenceBatch
 from manygp.variational.inducing import Conditional, InducingGP
-from manygp.variational.inducing_batch import (
-    BatchMoments,
-    CholeskyPosteriorBatch,
-    ConditionalBatch,
-    InducingBatch,
-    NaturalPosteriorBatch,
-    Projection,
-)
+from manygp.variational.inducing_batch import ConditionalBatch, InducingBatch, Projection
 from manygp.variational.kernel_batch import KernelBatch, Mixture
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
 
@@ -34,6 +29,7 @@ __all__ = [
     "ElboTerms",
     "Evidence",
     "GaussianEvidence",
+    "GaussianEvidenceBatch",
     "InducingBatch",
     "InducingGP",
     "KernelBatch",

@@ -148,3 +148,38 @@ def test_single_precision_inputs(rng):
     single = processes.project(x.float()).marginals(q)
     assert single[0].dtype == torch.float64
     assert_close(single[0], processes.project(x).marginals(q)[0], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("posterior", ["natural", "cholesky"])
+@pytest.mark.parametrize("is_stiff", [False, True])
+def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff):
+    """Value and all gradients of the data term are those by the marginals of every observation."""
+    if is_stiff:
+        monkeypatch.setattr("manygp.variational.evidence_batch._MAX_ROUNDING", 0.0)
+    processes = random_processes(rng, posterior=posterior)
+    processes.units.copy_(0.5 + torch.as_tensor(rng.uniform(size=DIM)))
+    x, y = worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6).requires_grad_()
+    log_noise = worlds.normal(rng, SIZE, 6).requires_grad_()
+    noise, q = log_noise.exp(), processes.posterior.moments()
+    mean, variance = processes.project(x).marginals(q)
+    data = torch.distributions.Normal(mean, noise.sqrt()).log_prob(y) - 0.5 * variance / noise
+    ours = processes.evidence(x, y, noise).expected_log_lik(q)
+    assert_close(ours, data.sum())
+    leaves = [y, log_noise, *processes.parameters()]
+    for mine, theirs in zip(
+        *(torch.autograd.grad(v, leaves, retain_graph=True) for v in (ours, data.sum())), strict=True
+    ):
+        assert_close(mine, theirs, PREDICTION)
+
+
+def test_a_natural_step_of_rate_one_is_the_optimum(rng):
+    """No q(v) near the one that a full step leads to has a larger bound."""
+    processes, weight = random_processes(rng), 2.0
+    evidence = processes.evidence(worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6), torch.full((SIZE, 6), 0.3))
+    evidence.natural_step(processes.posterior, weight, 1.0)
+    q = processes.posterior.moments()
+    mean, covariance = q.mean.clone().requires_grad_(), q.covariance.clone().requires_grad_()
+    near = BatchMoments(mean, covariance, torch.linalg.slogdet(covariance).logabsdet)
+    bound = weight * evidence.expected_log_lik(near) - near.kl().sum()
+    for gradient in torch.autograd.grad(bound, (mean, covariance)):
+        assert_close(gradient, torch.zeros_like(gradient), PREDICTION)
