@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size, resolve_device
@@ -22,6 +22,8 @@ from manygp.models.indgp import SparseIndependentModel
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points
+from manygp.models.stretch import stretch_lengthscales
+from manygp.training import History
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
 __all__ = ["GMOGP"]
@@ -165,8 +167,19 @@ class GMOGP(TrainedEstimator):
             nn.init.normal_(attention.bias)
         else:
             start_graphical(model, values, scaling, found, rng)
+            # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
+            attention.mean.requires_grad_(not likelihood.is_affine)
         self._start_likelihood(model, table, scaling, _PAPER_NOISE_STD**2 if found is None else found.noise, rng)
         return model, scaling
+
+    def _train(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        history = super()._train(model, table, scaling, dtype, device, seed)
+        is_conjugate = self.preset != "paper" and isinstance(model.likelihood, Gaussian)
+        if is_conjugate and isinstance(table, Grid) and history.stop_reason != "interrupted":
+            stretch_lengthscales(model, table, scaling, np.random.default_rng(seed))
+        return history
 
     def _check_memory(self, num_outputs: int) -> None:
         """Say what the P x P weights will take, and refuse what cannot fit."""

@@ -119,6 +119,18 @@ class SparseIndependentModel(nn.Module):
         step = torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
         posterior.shift(rate * step, batch.outputs)
 
+    @torch.no_grad()
+    def settle(self, batch: CellBatch) -> None:
+        """Set the q(u_p) of a batch that holds all cells of its outputs to their optimum; exact for Gaussian noise."""
+        self._natural_step(batch, self._view(batch), 1.0)
+
+    @torch.no_grad()
+    def log_density(self, batch: CellBatch) -> Float[Tensor, " b"]:
+        """log p(y) of every cell of a batch under q."""
+        mean, variance = self._view(batch).marginals(self.processes.posterior.moments(batch.outputs))
+        cells = batch.outputs[batch.column]
+        return self.likelihood.predictive_log_prob(mean, variance, batch.y.to(mean.dtype), cells)
+
     def _terms(self, batch: CellBatch, view: "_View") -> ElboTerms:
         q = self.processes.posterior.moments(batch.outputs)
         mean, variance = view.marginals(q)

@@ -88,6 +88,12 @@ class InducingBatch(nn.Module):
         """Inducing points of each process."""
         return self.Z.shape[1]
 
+    @torch.no_grad()
+    def stretch(self, factor: float) -> None:
+        """Multiply all lengthscales by a factor; inducing points stay where they are among the inputs."""
+        self.units.mul_(factor)
+        self.Z.div_(factor)
+
     def project(self, x: Float[Tensor, "*#q n d"], which: Int[Tensor, " r"] | None = None) -> Projection:
         """Inputs of some processes, of all by default, seen through their inducing variables.
 

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from manygp import GMOGP, SettingError
+from manygp import GMOGP, IndGP, SettingError
 from manygp.data import Cells, Grid
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_means
 
@@ -102,3 +102,32 @@ def test_settings_that_make_no_sense(rng, settings, message):
     X, Y, _ = held_out(rng)
     with pytest.raises(SettingError, match=message):
         GMOGP(**(QUIET | settings)).fit(X, Y)
+
+
+def lost_blocks(rng, num_outputs=60):
+    """Cycles too steep for the kernel, of which a third of the outputs lost the end and a third the beginning."""
+    t = np.arange(30.0)
+    phase, level = rng.normal(0.0, 0.3, num_outputs), rng.normal(0.0, 0.3, num_outputs)
+    cycle = np.tanh(3.0 * np.sin(2.0 * np.pi * t[:, None] / 12.0 + phase + rng.uniform(0.0, 6.28)))
+    Y = level + cycle * rng.uniform(0.8, 1.2, num_outputs) + 0.2 * rng.standard_normal((30, num_outputs))
+    lost = np.zeros(Y.shape, dtype=bool)
+    lost[20:, : num_outputs // 3] = True
+    lost[:10, num_outputs // 3 : 2 * num_outputs // 3] = True
+    return t[:, None], np.where(lost, np.nan, Y), np.where(lost, Y, np.nan)
+
+
+def test_it_extrapolates_no_worse_than_outputs_alone():
+    """Slopes at the edge of a gap, and levels of what is left, must not run away with what is lost."""
+    X, Y, held = lost_blocks(np.random.default_rng(1))
+    score = GMOGP(num_inducing=10, epochs=60, **QUIET).fit(X, Y).evaluate(X, held)
+    alone = IndGP(**QUIET).fit(X, Y).evaluate(X, held)
+    assert score["mse"] < min(1.02 * alone["mse"], np.nanvar(held))
+    assert score["nll"] < 1.02 * alone["nll"]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
+def test_only_outputs_that_cannot_be_centred_have_means(rng, likelihood):
+    Y = rng.poisson(5.0, (20, 4)).astype(float)
+    X = np.linspace(0, 1, 20)[:, None]
+    model = GMOGP(num_inducing=5, epochs=3, likelihood=likelihood, **QUIET).fit(X, Y)
+    assert bool(model.model_.processes.kernels.mixture.mean.any()) == (likelihood == "poisson")
