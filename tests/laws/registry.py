@@ -114,6 +114,8 @@ AUTOGRAD_FUNCTIONS = (
     "_StationaryGram",
     "_Gram",
     "_Misfit",
+    "_MisfitBatch",
+    "_WeightedGram",
     "_Explained",
     "_WithGradients",
     "_LogEvidence",

@@ -11,6 +11,7 @@ from manygp.kernels import _Gram, cross_covariance, cross_gram, kernel_diagonal
 from manygp.linalg import symmetrize, triangular_inverse
 from manygp.variational import PosteriorMoments, SiteEvidence
 from manygp.variational.evidence import _Misfit, leftover
+from manygp.variational.evidence_batch import _MisfitBatch, _WeightedGram
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
@@ -81,6 +82,19 @@ def test_misfit(rng, is_stiff):
         return _Misfit.apply(*_Gram.apply(K, y, Linv, is_stiff), Kuu, m, symmetrize(S), Linv)
 
     assert gradcheck(misfit, leaves(rng, (6, 4), (6,), (4, 4), (4,), (4, 4)))
+
+
+def test_misfit_of_a_batch(rng):
+    """The same for several processes, whose observations have weights."""
+
+    def misfit(K, w, y, factor, m, S):
+        Kuu = factor @ factor.mT + torch.eye(3, dtype=torch.float64)
+        Linv = triangular_inverse(torch.linalg.cholesky(Kuu.detach()))
+        gram, pull = _WeightedGram.apply(K, w), (K.mT @ (w * y).unsqueeze(-1)).squeeze(-1)
+        constants = Linv, Linv @ gram.detach() @ Linv.mT, (Linv @ pull.detach().unsqueeze(-1)).squeeze(-1)
+        return _MisfitBatch.apply(gram, pull, Kuu, m, symmetrize(S), *constants)
+
+    assert gradcheck(misfit, leaves(rng, (2, 5, 3), (2, 5), (2, 5), (2, 3, 3), (2, 3), (2, 3, 3)))
 
 
 SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negative binomial") for name in KERNELS]

@@ -66,7 +66,9 @@ class GaussianEvidenceBatch:
     def expected_log_lik(self, q: BatchMoments) -> Float[Tensor, ""]:
         """Σ_ln E_q[log N(y_ln | f_l(x_n), r_ln)]."""
         constants = self.Linv, self.AA, self.Ay
-        return self.constant - 0.5 * _Misfit.apply(self.gram, self.pull, self.Kuu, q.mean, q.covariance, *constants)
+        return self.constant - 0.5 * _MisfitBatch.apply(
+            self.gram, self.pull, self.Kuu, q.mean, q.covariance, *constants
+        )
 
     @torch.no_grad()
     def natural_step(self, posterior: NaturalPosteriorBatch, weight: float, rate: float) -> None:
@@ -97,7 +99,7 @@ class _WeightedGram(torch.autograd.Function):
         return T.mul_(w.unsqueeze(-1)), by_weight
 
 
-class _Misfit(torch.autograd.Function):
+class _MisfitBatch(torch.autograd.Function):
     """Σ w ((y − μ)² + v) less Σ w (y² + kᵢᵢ): Σ_l tr(R AA) − 2 mᵀAy with R = mmᵀ + S − I.
 
     AA and Ay are those that belong to Φ, ψ and Kuu, whose gradients are closed forms: differentiating through the

@@ -8,6 +8,7 @@ from manygp.variational import (
     BatchMoments,
     CholeskyPosteriorBatch,
     ConditionalBatch,
+    GaussianEvidenceBatch,
     InducingBatch,
     InducingGP,
     KernelBatch,
@@ -163,7 +164,9 @@ def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff
     noise, q = log_noise.exp(), processes.posterior.moments()
     mean, variance = processes.project(x).marginals(q)
     data = torch.distributions.Normal(mean, noise.sqrt()).log_prob(y) - 0.5 * variance / noise
-    ours = processes.evidence(x, y, noise).expected_log_lik(q)
+    evidence = processes.evidence(x, y, noise)
+    assert isinstance(evidence, GaussianEvidenceBatch)
+    ours = evidence.expected_log_lik(q)
     assert_close(ours, data.sum())
     leaves = [y, log_noise, *processes.parameters()]
     for mine, theirs in zip(
