@@ -121,6 +121,13 @@ class Residual(nn.Module):
         return x
 
     @torch.no_grad()
+    def shrink(self, share: float) -> None:
+        """Multiply all weights in use, and the biases, by a share: the smaller, the closer to the identity."""
+        for layer in self._linear_layers():
+            layer.weight.copy_(share * layer.bounded_weight())
+            layer.bias.mul_(share)
+
+    @torch.no_grad()
     def lipschitz_interval(self) -> tuple[float, float]:
         """Certified bounds on |g(x) − g(x')| / |x − x'|: ((1−c)ᴸ, (1+c)ᴸ).
 

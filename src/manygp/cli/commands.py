@@ -52,6 +52,7 @@ _STOP_REASONS = {
     "epochs": "as many as asked for",
     "budget": "the most allowed",
     "interrupted": "then interrupted",
+    "start": "none of which improved on the start",
 }
 
 

@@ -122,9 +122,12 @@ class CoordinateMap:
 
     @property
     def groups(self) -> list[list[int]]:
-        """Features that share a lengthscale: the unit vector as one, every other by itself."""
+        """Features that share a lengthscale: those along the equator of a sphere, every other by itself.
+
+        What happens on a sphere that turns often reaches farther east and west than north and south.
+        """
         first = 0 if self.sphere is None else 3
-        return ([[0, 1, 2]] if first else []) + [[first + i] for i in range(len(self.center))]
+        return ([[0, 1], [2]] if first else []) + [[first + i] for i in range(len(self.center))]
 
     def numbers(self) -> dict[str, Any]:
         """The map as plain numbers, for saving."""

@@ -97,13 +97,13 @@ def start(
 
 
 def converge(state: State, blocks: Iterable[Block], max_steps: int, tolerance: float) -> None:
-    """Run both phases until the noise variance settles."""
+    """Run both phases until what the factors leave settles, however much of it counts as noise."""
     phases = ((False, max(1, max_steps // 2), DIRECTIONS_SETTLED), (True, max_steps, tolerance))
     for integrate_both, steps, settled in phases:
         for _ in range(steps):
-            before = state.noise
+            before = state.residual or state.noise
             step(state, blocks, integrate_both)
-            if abs(np.log(state.noise / before)) < settled:
+            if abs(np.log(state.residual / before)) < settled:
                 break
 
 

@@ -1,6 +1,7 @@
 """Predictions of outputs that a model was not trained on: from where they are, and from a few observations."""
 
-from collections.abc import Callable, Hashable, Sequence
+import copy
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -8,27 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manygp.data import Table, as_table
+from manygp.data import Scaling, Table, as_table
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
 from manygp.data.table import Grid
 from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
-from manygp.likelihoods import Likelihood
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
 from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
 from manygp.models.guesses import check_support
 from manygp.models.new_outputs import Population, joined_model
 from manygp.prediction import Prediction
+from manygp.training import History, settle
 
 __all__ = ["AdaptiveEstimator"]
 
 # Cells that are adapted to in one go.
 _ADAPTED_CELLS = 200_000
-# Epochs before which a prior over coordinates follows the latents; it does so once more after the last.
-_REFRESHED = (0, 3, 10, 30, 100)
+# Epochs before which a prior over coordinates follows the latents; it does so before the first and after the last too.
+_REFRESHED = (3, 10, 30, 100)
+# Nats a cell that a run in its first epochs may be below the bound of its start, which is at its best q(u).
+_SLACK = 0.5
 
 
 class AdaptiveEstimator(LatentVariableEstimator):
@@ -148,17 +152,35 @@ class AdaptiveEstimator(LatentVariableEstimator):
                 )
         table.coordinates = place_outputs(output_coordinates, table.output_names, self.coordinate_system)
 
-    def _refresher(self, model: Any, table: Table, seed: int) -> Callable[[int | None], None] | None:
-        """What to do before some epochs, and after the last: let the prior follow the latents."""
+    def _train(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        """Train a model; the prior over coordinates, if there is one, follows the latents.
+
+        Where next to nothing is noise, factors that places have chosen are hard to improve on, and steps of any size
+        may lead away from them: a run that does not reach their bound ends early, and one that ends below it is undone.
+        """
         if table.coordinates is None:
-            return None
+            return super()._train(model, table, scaling, dtype, device, seed)
+        plan = self._plan(table, scaling)
+        schedule = self._schedule(plan, model)
         empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0), device=model.units.device)
 
-        def refresh(epoch: int | None) -> None:
-            if epoch is None or epoch in _REFRESHED:
-                refresh_prior(model, empty, seed, moves=epoch == 0)
+        def refresh(epoch: int) -> None:
+            if epoch in _REFRESHED:
+                refresh_prior(model, empty, seed)
 
-        return refresh
+        refresh_prior(model, empty, seed)
+        is_gaussian, best, start = isinstance(model.likelihood, Gaussian), -np.inf, {}
+        if is_gaussian:
+            best = settle(model, plan, dtype=dtype, device=device, seed=seed)
+            schedule.least_bound, start = best - _SLACK, copy.deepcopy(model.state_dict())
+        history = self._run(model, plan, schedule, dtype, device, seed, refresh)
+        refresh_prior(model, empty, seed)
+        if is_gaussian and settle(model, plan, dtype=dtype, device=device, seed=seed) < best:
+            model.load_state_dict(start)
+            history.stop_reason = "start" if history.stop_reason != "interrupted" else "interrupted"
+        return history
 
     def _features(self, given: Any, names: Sequence[Hashable] | None = None) -> Tensor:
         coordinates = self.model_.coordinates

@@ -38,6 +38,8 @@ _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
 _STIFF, _FLEXIBLE, _INPUTS_PER_WEIGHT, _MANY_FEATURES = 0.1, 1.0, 20, 4
+# Of outputs with coordinates: the least noise to start from, and how many inducing points for each that is needed.
+_PLACED_NOISE, _SPARE = 1e-5, 1.15
 
 
 def begin_at_prior(
@@ -66,10 +68,15 @@ def begin_at_data(
     look = _look_at_values if level is None else _look_at_guesses
     choice, latent_dim, factors = look(settings, table, values, prior, rng)
     scaling = choice.scaling
-    found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+    is_placed = table.coordinates is not None and level is None and factors is not None
+    if is_placed:
+        # Places have told what is noise better than cells could.
+        found = find_lengthscales(values, scaling, factors, 0.0, rng, least_noise=_PLACED_NOISE)
+    else:
+        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
     num_inducing: Any = settings.num_inducing
     if num_inducing == "auto":
-        num_inducing = choose_num_inducing(table, scaling, latent_dim, found)
+        num_inducing = choose_num_inducing(table, scaling, latent_dim, found, _SPARE if is_placed else 1.0)
     spread = find_noise_spread(table, scaling, factors) if isinstance(likelihood, Gaussian) else None
     is_named = type(likelihood) is Gaussian and isinstance(settings.likelihood, str)
     if is_named and spread is not None and not spread.is_negligible:

@@ -108,9 +108,20 @@ class TrainedEstimator(Estimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         """Train a model that is at its start; a leaf that knows a shorter way takes it."""
-        plan, refresh = self._plan(table, scaling), self._refresher(model, table, seed)
-        schedule = self._schedule(plan, model)
-        history = train(
+        plan = self._plan(table, scaling)
+        return self._run(model, plan, self._schedule(plan, model), dtype, device, seed)
+
+    def _run(
+        self,
+        model: Any,
+        plan: Plan,
+        schedule: Schedule,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int,
+        before_epoch: Callable[[int], None] | None = None,
+    ) -> History:
+        return train(
             model,
             plan,
             schedule,
@@ -119,15 +130,8 @@ class TrainedEstimator(Estimator):
             device=device,
             seed=seed,
             progress=make_progress(self.progress),
-            before_epoch=refresh,
+            before_epoch=before_epoch,
         )
-        if refresh is not None:
-            refresh(None)
-        return history
-
-    def _refresher(self, model: Any, table: Table, seed: int) -> Callable[[int | None], None] | None:
-        """What a leaf does before every epoch, which it is told, and after the last, when it is told None."""
-        return None
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
         if isinstance(table, Cells):

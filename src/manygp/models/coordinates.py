@@ -31,7 +31,7 @@ _LEAST_NEWS, _LEAST_SHARE, _UNKNOWN = 1e-3, 0.1, 1e6
 _FEWER_NEIGHBOURS = 24
 # Latent dimensions to try, and the gain that is not worth more of them. Factors that look like noise by themselves are
 # signal where neighbours share them, so that little counts as noise. And what to try them on.
-_DIMS, _TOLERANCE, _MOST_NOISE = (1, 2, 3, 4, 6, 8, 12, 16, 24), 0.02, 1e-4
+_DIMS, _TOLERANCE, _MOST_NOISE, _NO_ERROR = (1, 2, 3, 4, 6, 8, 12, 16, 24), 0.02, 1e-6, 1e-8
 _MOST_INPUTS, _MOST_OUTPUTS, _HELD_OUTPUTS = 300, 5_000, 500
 
 
@@ -63,9 +63,10 @@ def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -
     rows = np.sort(rng.permutation(np.flatnonzero(table.count_per_input()))[:_MOST_INPUTS])
     outputs = rng.permutation(np.flatnonzero(table.count_per_output()))[:_MOST_OUTPUTS]
     held, known = np.split(outputs, [min(len(outputs) // 5, _HELD_OUTPUTS)])
+    held = held[np.isfinite(table.block(rows, held)).any(0)]
     limit = min(_DIMS[-1], len(rows) - 1, len(known) - 1)
     left = scaling.scale_y(table.block(rows, held), held)
-    if limit < 2 or not np.isfinite(left).any():
+    if limit < 2 or not len(held):
         return 1
     part = replace(scaling, y_center=scaling.y_center[known], y_scale=scaling.y_scale[known])
     factors = factorise_placed(Grid(table.X[rows], table.block(rows, known)), part, limit, rng)
@@ -75,28 +76,28 @@ def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -
     field.learn(loadings, torch.zeros_like(loadings), int(rng.integers(2**31)))
     found = field.conditional(loadings, torch.zeros_like(loadings), features[held])[0].numpy()
     left = left - factors.row_mean[:, None]
-    errors = {
-        dim: float(np.nanmean(np.square(left - factors.row_factors[:, :dim] @ found[:, :dim].T)))
-        for dim in (*(dim for dim in _DIMS if dim < limit), limit)
-    }
+    errors = {}
+    for dim in (*(dim for dim in _DIMS if dim < limit), limit):
+        each = np.nanmean(np.square(left - factors.row_factors[:, :dim] @ found[:, :dim].T), axis=0)
+        # On a log scale, so that a few places unlike all others do not outvote the rest.
+        errors[dim] = float(np.exp(np.log(each + _NO_ERROR).mean()))
     return min(dim for dim, error in errors.items() if error <= (1.0 + _TOLERANCE) * min(errors.values()))
 
 
 @torch.no_grad()
-def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int, moves: bool) -> None:
+def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed: int) -> None:
     """Give every output the prior that the others' latent vectors suggest: p(h_p | all that is known of the others).
 
-    A GP over the coordinates is conditioned on the means of q(h) of all outputs but p, which count as sure as q(h) is
-    beyond its prior. q(h) goes along with its prior if it `moves`, which is for a start: later on, means hold the prior
-    already, and would be drawn to it twice. Outputs without observations are set to their prior.
+    A GP over the coordinates is learned from what data alone say about latent vectors, and conditioned on that of all
+    outputs but p. Nothing that the last prior said is left in it, so that no output is drawn to its neighbours twice.
+    q(h) goes along with its prior. Outputs without observations are set to theirs.
     """
     assert model.coordinates is not None
     values, noise = _news(model)
     model.coordinates.learn(values, noise, seed)
     mean, variance = model.coordinates.conditional(values, noise, neighbours=_FEWER_NEIGHBOURS)
     h = model.latents.dim
-    change = model.latents.change_prior if moves else model.latents.set_local_prior
-    change(mean[:, :h], variance[:, :h])
+    model.latents.change_prior(mean[:, :h], variance[:, :h])
     model.latents.set_to_prior(empty)
     set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)
 
@@ -131,14 +132,19 @@ def add_places(
 def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Tensor, "p c"]]:
     """What data alone say about the numbers of every output: values, and variances of their errors."""
     latents = model.latents
-    L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-    prior = latents.prior_variances()
-    q = L.square().sum(-1).clamp(min=1e-12) if latents.posterior != "point" else 1e-3 * prior
-    # Of q(h) / p(h) the precision, but not the mean: where data say little, that would be a quotient of small numbers.
+    prior = torch.full_like(latents.mean, latents.prior_variance)
+    values: Tensor = latents.mean
+    q = 1e-3 * prior
+    if latents.posterior != "point":
+        # Under a prior that all outputs share, neighbours have no say.
+        values, covariance = latents.under_prior(torch.zeros_like(prior), prior)
+        q = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=1e-12)
     news = 1.0 / q - 1.0 / prior
     is_news = news > _LEAST_NEWS / prior
     precision = torch.maximum(news, _LEAST_SHARE / q)
-    values: Tensor = latents.mean
+    if latents.posterior != "point":
+        # N(v, 1/Λ) · N(0, s) has the mean v Λ / (Λ + 1/s).
+        values = values / (q * precision)
     # Levels and the like are points, whose errors are left to the independent part.
     rest = ([] if model.level is None else [model.level]) + [row[:, None] for row in model.likelihood.row_parameters()]
     values = torch.cat([values, *rest], -1)

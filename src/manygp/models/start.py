@@ -12,6 +12,7 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, choose_rank, completed_scaling, factorise
 from manygp.data.splits import pattern_split
 from manygp.data.table import FloatArray
+from manygp.embeddings import Residual
 from manygp.errors import DataError
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
@@ -33,10 +34,13 @@ __all__ = [
     "start_from_prior",
 ]
 
-# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
-_SQUARED_LENGTHSCALES = (2.0**2, 30.0**2)
+# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear, and, where places tell
+# signals from noise that are far smaller, to linear up to these.
+_SQUARED_LENGTHSCALES, _LONGEST_SQUARED = (2.0**2, 30.0**2), 1000.0**2
 _WEAKEST = 1e-6
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
+# There, weights of the network start at such a share: its bends would be larger than those signals.
+_QUIET = 0.01
 _RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
@@ -139,23 +143,31 @@ def _rank_limit(table: Table) -> int:
     return max(1, min(_RANKS[-1], table.num_outputs - 1, table.num_inputs - 1))
 
 
-def choose_num_inducing(table: Table, scaling: Scaling, latent_dim: int, found: Lengthscales) -> int:
+def choose_num_inducing(
+    table: Table, scaling: Scaling, latent_dim: int, found: Lengthscales, spare: float = 1.0
+) -> int:
     """Inducing points by how many pieces the functions have.
 
     A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input. The pieces of all
-    inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more.
+    inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more,
+    and `spare` times as many where hardly anything is noise.
     """
     cells = table.num_observed
     affordable = min(math.sqrt(_CHEAP_PASS / cells), cells / _CELLS_PER_POINT, _MOST_INDUCING)
     most = max(_MAX_INDUCING, int(affordable))
     span = np.ptp(scaling.scale_x(table.X), axis=0)
     pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
-    wanted = int(pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
+    wanted = int(spare * pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
     return max(1, min(max(wanted, _MIN_INDUCING), most, cells))
 
 
 def find_lengthscales(
-    table: Table, scaling: Scaling, factors: Factorisation | None, held_out_error: float, rng: np.random.Generator
+    table: Table,
+    scaling: Scaling,
+    factors: Factorisation | None,
+    held_out_error: float,
+    rng: np.random.Generator,
+    least_noise: float = _MIN_NOISE,
 ) -> Lengthscales:
     """Lengthscales of the inputs by evidence, with the noise that a factorisation leaves if there is one.
 
@@ -163,8 +175,9 @@ def find_lengthscales(
     error on held-out cells.
     """
     if factors is None:
-        return evidence_lengthscales(table, scaling, rng, held_out_error)
-    noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, _MIN_NOISE)
+        found = evidence_lengthscales(table, scaling, rng, held_out_error)
+        return replace(found, noise=max(found.noise, least_noise))
+    noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, least_noise)
     return replace(evidence_lengthscales(table, scaling, rng, noise), noise=noise)
 
 
@@ -246,6 +259,8 @@ def start_from_data(
     if factors is not None:
         latent_lengthscale, scale = _start_latents(model, table, factors, noise)
         outputscale = max(outputscale, scale)
+        if model.coordinates is not None and isinstance(model.embedding, Residual):
+            model.embedding.shrink(_QUIET)
     elif model.latents.prior_mean is not None:
         # Latents with a meaning of their own vary over their spread.
         model.units[d:] = model.latents.prior_mean.std(0).clamp(min=model.latents.prior_variance**0.5)
@@ -258,7 +273,7 @@ def start_from_data(
         lengthscale[d:] = latent_lengthscale
     rescale_kernel(model.gp.kernel, lengthscale, outputscale)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE))
+        model.likelihood.noise = torch.tensor(noise)
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     x, output, _ = sample_cells(table, scaling, max(1000, _CANDIDATES_PER_POINT * m), rng)
@@ -278,7 +293,8 @@ def _start_latents(
     D = factors.rank
     power = np.square(factors.row_factors).mean(0)
     v = max(float(power.sum()), noise)
-    u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
+    shortest, longest = _SQUARED_LENGTHSCALES
+    u2 = float(np.clip(0.5 * v * D / noise, shortest, longest if model.coordinates is None else _LONGEST_SQUARED))
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
     weight = np.sqrt(np.maximum(power, _WEAKEST * v))

@@ -5,7 +5,7 @@ stop. It knows a model only as something with a bound (`Trainable`).
 """
 
 from manygp.training.history import EpochRecord, History
-from manygp.training.loop import Trainable, TrainingSettings, train
+from manygp.training.loop import Trainable, TrainingSettings, settle, train
 from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
 
@@ -17,5 +17,6 @@ __all__ = [
     "Trainable",
     "TrainingSettings",
     "make_progress",
+    "settle",
     "train",
 ]

@@ -30,7 +30,8 @@ class History:
     records
         One `EpochRecord` per epoch.
     stop_reason
-        "converged", "epochs" (the number asked for was reached), "budget" or "interrupted".
+        "converged", "epochs" (the number asked for was reached), "budget", "interrupted", or "start" (which the
+        model went back to, since no epoch improved on it).
     """
 
     records: list[EpochRecord] = field(default_factory=list)

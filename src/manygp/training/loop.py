@@ -17,7 +17,7 @@ from manygp.training.progress import Progress
 from manygp.training.schedule import Schedule
 from manygp.variational import CellBatch, ElboTerms
 
-__all__ = ["Trainable", "TrainingSettings", "train"]
+__all__ = ["Trainable", "TrainingSettings", "settle", "train"]
 
 
 class Trainable(Protocol):
@@ -125,6 +125,25 @@ def train(
         parameter.requires_grad_(True)
     model.train(False)
     return history
+
+
+@torch.no_grad()
+def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int) -> float:
+    """Move q(u) to its optimum for all cells, with everything else as it is; returns the bound per cell.
+
+    Natural steps of rates 1, 1/2, 1/3, … average what the batches of an epoch ask for. With Gaussian noise that is the
+    optimum itself, whatever q(u) was before, but for the draws of latent vectors.
+    """
+    generator, bound = torch.Generator(device=device), torch.zeros((), dtype=torch.float64, device=device)
+    for is_step in (True, False):
+        generator.manual_seed(seed)
+        for i, batch in enumerate(plan.epoch(np.random.default_rng(seed))):
+            cells = CellBatch.from_arrays(batch, dtype, device)
+            if is_step:
+                model.natural_elbo(cells, generator, 1.0 / (i + 1))
+            else:
+                bound += model.elbo(cells, generator).bound
+    return float(bound) / len(plan) / plan.table.num_observed
 
 
 class _Average:

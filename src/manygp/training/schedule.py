@@ -8,6 +8,8 @@ __all__ = ["Schedule"]
 # Two windows are compared to see whether the bound still rises: of so many steps, and such a share of the longest run.
 _WINDOW_STEPS, _WINDOW_SHARE = 40, 0.05
 _WARMUP_STEPS = 20
+# Windows after which a run must have reached a bound, if it must.
+_TRIAL_WINDOWS = 1
 _FINAL_SHARE = 0.02
 
 
@@ -32,6 +34,8 @@ class Schedule:
         Rise of the bound, in nats a cell over a window, below which it counts as flat.
     decay_share
         Share of the run that is spent in the decay.
+    least_bound
+        Bound per cell without which a run whose length is to be found ends after the first windows.
     """
 
     steps_per_epoch: int
@@ -41,6 +45,7 @@ class Schedule:
     tolerance: float = 1e-2
     decay_share: float = 0.3
     natural_floor: float = 0.1
+    least_bound: float = -math.inf
     bounds: list[float] = field(default_factory=list)
     decay_start: int | None = None
     end: int = 0
@@ -68,18 +73,24 @@ class Schedule:
         if self.decay_start is not None:
             return
         done = len(self.bounds)
+        if done >= _TRIAL_WINDOWS * self._window() and max(self.bounds) < self.least_bound:
+            self.end = done
+            return
         self.is_flat = self._flat()
         if self.is_flat or done >= (1.0 - self.decay_share) * self.max_epochs:
             self.decay_start = done
             self.end = max(done + 1, min(self.max_epochs, math.ceil(done / (1.0 - self.decay_share))))
 
     def _flat(self) -> bool:
-        window = max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * self.max_epochs))
+        window = self._window()
         if len(self.bounds) < 3 * window:
             return False
         recent = sum(self.bounds[-window:]) / window
         before = sum(self.bounds[-2 * window : -window]) / window
         return recent - before < self.tolerance
+
+    def _window(self) -> int:
+        return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * self.max_epochs))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Learning rate and natural rate of the given step, counted from the start of the run."""

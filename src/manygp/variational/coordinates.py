@@ -23,7 +23,7 @@ _SMOOTHNESS = (0.5, 1.5, 2.5)
 _LENGTHSCALES = tuple(2.0**k for k in range(9))
 _NUGGETS = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0)
 _FREEDOMS = (3.0, 10.0, 30.0, 100.0, 1e4)
-_WEIGHTS, _MAX_GROUPS, _ROUNDS = (0.25, 0.5, 1.0, 2.0, 4.0), 4, 2
+_COARSE, _FINE, _MAX_GROUPS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5**0.5, 1.0, 2.0**0.5), 5
 # A number of which less is known than this share of its spread tells nothing about the parameters.
 _KNOWN = 0.5
 _VARIANCE_STEPS = 30
@@ -131,15 +131,15 @@ class CoordinatePrior(nn.Module):
 
     def _learn_weights(self, subsets: Int[Tensor, "s k"], y: Float[Tensor, "s k c"]) -> None:
         """One weight of each group of features after the other, by the evidence of all columns together."""
-        for _, group in itertools.product(range(_ROUNDS), self.groups[1:]):
+        for factors, group in itertools.product((_COARSE, _COARSE, _FINE), self.groups[1:]):
             before, scores = self.weight[group].clone(), []
-            for factor in _WEIGHTS:
+            for factor in factors:
                 self.weight[group] = factor * before
                 tried = self._best(
                     self.features[subsets] * self.weight, y, _SMOOTHNESS[1:2], _NUGGETS[2::2], _FREEDOMS[1::2]
                 )
                 scores.append(float(tried[0].sum()))
-            self.weight[group] = _WEIGHTS[int(np.argmax(scores))] * before
+            self.weight[group] = factors[int(np.argmax(scores))] * before
 
     def _best(
         self,

@@ -112,23 +112,31 @@ class Latents(nn.Module):
 
     @torch.no_grad()
     def change_prior(self, mean: Float[Tensor, "p h"], variance: Float[Tensor, "p h"]) -> None:
-        """Give every output another prior of its own, and let q(h_p) go along: q ← q · p_new / p_old.
+        """Give every output another prior of its own, and let q(h_p) go along, see `under_prior`."""
+        if self.posterior != "point":
+            found, covariance = self.under_prior(mean, variance)
+            self.mean.copy_(found)
+            self.set_factor(safe_cholesky(covariance))
+        self.set_local_prior(mean, variance)
+
+    @torch.no_grad()
+    def under_prior(
+        self, mean: Float[Tensor, "p h"], variance: Float[Tensor, "p h"]
+    ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p h h"]]:
+        """Means and covariances that q(h_p) would have under another prior: q · p_new / p_old.
 
         That is the new optimum where f is linear in h and noise Gaussian, and a good guess elsewhere.
         """
         before, center = self.prior_variances(), torch.zeros_like(mean) if self.prior_mean is None else self.prior_mean
-        if self.posterior != "point":
-            precision = torch.cholesky_inverse(self.factor(torch.arange(len(mean), device=mean.device)))
-            pull = (precision @ self.mean.unsqueeze(-1)).squeeze(-1) - center / before
-            # What data say, Λ − diag(1/s), has no negative directions but by rounding and unfinished steps.
-            d, V = torch.linalg.eigh(precision - (1.0 / before).diag_embed())
-            V = V * (d > 0).unsqueeze(-2)
-            new = (V * d.unsqueeze(-2)) @ V.mT + (1.0 / variance).diag_embed()
-            pull = (V @ (V.mT @ pull.unsqueeze(-1))).squeeze(-1) + mean / variance
-            covariance = torch.cholesky_inverse(safe_cholesky(new))
-            self.mean.copy_((covariance @ pull.unsqueeze(-1)).squeeze(-1))
-            self.set_factor(safe_cholesky(covariance))
-        self.set_local_prior(mean, variance)
+        precision = torch.cholesky_inverse(self.factor(torch.arange(len(mean), device=mean.device)))
+        pull = (precision @ self.mean.unsqueeze(-1)).squeeze(-1) - center / before
+        # What data say, Λ − diag(1/s), has no negative directions but by rounding and unfinished steps.
+        d, V = torch.linalg.eigh(precision - (1.0 / before).diag_embed())
+        V = V * (d > 0).unsqueeze(-2)
+        new = (V * d.unsqueeze(-2)) @ V.mT + (1.0 / variance).diag_embed()
+        pull = (V @ (V.mT @ pull.unsqueeze(-1))).squeeze(-1) + mean / variance
+        covariance = torch.cholesky_inverse(safe_cholesky(new))
+        return (covariance @ pull.unsqueeze(-1)).squeeze(-1), covariance
 
     def prior_variances(self) -> Float[Tensor, "p h"]:
         """Variances of the prior of every output."""

@@ -58,7 +58,7 @@ def test_columns_called_lat_and_lon_lie_on_the_sphere():
     assert isinstance(found, Coordinates)
     assert found.map.sphere == (2, 1)
     assert found.features.shape == (3, 4)
-    assert found.map.groups == [[0, 1, 2], [3]]
+    assert found.map.groups == [[0, 1], [2], [3]]
     assert place_outputs(frame, NAMES, "flat").features.shape == (3, 3)
     assert place_outputs(frame.to_numpy(), NAMES, "auto").map.sphere is None
 

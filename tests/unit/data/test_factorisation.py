@@ -47,6 +47,16 @@ def test_faint_factors_are_kept_where_little_counts_as_noise():
     assert all_kept.noise_variance < usual.noise_variance
 
 
+def test_factors_settle_however_little_counts_as_noise(rng):
+    """Of factors that explain less and less, the first three are those of a singular value decomposition."""
+    Y = rng.standard_normal((30, 200)) @ np.diag(0.93 ** np.arange(200)) @ rng.standard_normal((200, 200))
+    table = Grid(np.arange(30.0)[:, None], Y / Y.std())
+    found = factorise(table, unscaled(table), 3, most_noise=1e-6)
+    best = np.linalg.svd(table.Y - table.Y.mean(1, keepdims=True), compute_uv=False)
+    left = found.mean_squared_error(table, unscaled(table)) * table.num_observed
+    assert left < 1.01 * np.square(best[3:]).sum()
+
+
 @pytest.mark.parametrize(("n", "p"), [(20, 90), (90, 20)])
 def test_factors_are_canonical(n, p):
     table, _ = low_rank(n, p, 3, observed=0.7)

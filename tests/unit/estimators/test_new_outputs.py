@@ -1,5 +1,7 @@
 """Outputs that were not in the fit: from a prior, and from a few observations."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,9 @@ from manygp.data import Grid, Scaling
 from manygp.data.coordinates import place_outputs
 from manygp.likelihoods import NegativeBinomial
 from manygp.models import choose_latent_dim
-from manygp.models.coordinates import choose_placed_dim
+from manygp.models.coordinates import choose_placed_dim, refresh_prior
+
+from ...tolerances import PREDICTION, assert_close
 
 TINY = {"latent_dim": 2, "num_inducing": 20, "epochs": 4, "device": "cpu", "progress": False}
 X = np.linspace(0.0, 1.0, 12)[:, None]
@@ -303,6 +307,51 @@ def test_places_tell_how_many_dimensions_there_are(rng):
     assert choose_latent_dim(table, scaling, np.random.default_rng(0)) <= 4
     table.coordinates = place_outputs(S, range(400), "flat")
     assert choose_placed_dim(table, scaling, np.random.default_rng(0)) >= 6
+
+
+def test_a_place_unlike_all_others_does_not_say_how_many_dimensions_there_are(rng):
+    """Faint patterns that most outputs share count, though a few outputs have far larger errors of their own."""
+    S, X = rng.uniform(0.0, 1.0, (400, 1)), np.arange(20.0)[:, None]
+    patterns = np.column_stack([np.cos(np.pi * k * S[:, 0]) for k in range(8)])
+    Y = rng.standard_normal((20, 8)) @ np.diag([1.0] * 2 + [0.01] * 6) @ patterns.T
+    Y[:, ::40] += rng.standard_normal((20, 10))
+    table = Grid(X, Y)
+    table.coordinates = place_outputs(S, range(400), "flat")
+    assert choose_placed_dim(table, Scaling.fit(table, outputs="global"), np.random.default_rng(0)) >= 8
+
+
+def test_a_prior_that_is_renewed_without_news_stays_as_it_is(placed):
+    """Outputs are not drawn to their neighbours twice."""
+    model, empty = copy.deepcopy(placed.model_), torch.tensor([7])
+    for _ in range(2):
+        refresh_prior(model, empty, 0)
+        found = model.latents.prior_mean.clone(), model.latents.local_variance.clone(), model.latents.mean.clone()
+    refresh_prior(model, empty, 0)
+    for before, after in zip(
+        found, (model.latents.prior_mean, model.latents.local_variance, model.latents.mean), strict=True
+    ):
+        assert_close(before, after.detach(), tolerances=PREDICTION)
+
+
+@pytest.fixture(scope="module")
+def still():
+    """A field without noise, whose faint patterns are 100 times smaller than the first, at known and at new places."""
+    rng = np.random.default_rng(5)
+    S = rng.uniform(0.0, 1.0, (300, 1))
+    patterns = np.column_stack([np.cos(np.pi * k * S[:, 0]) for k in range(1, 7)])
+    Y = rng.standard_normal((12, 6)) @ np.diag([1.0, 0.3, 0.1, 0.03, 0.01, 0.01]) @ patterns.T
+    return S, Y, np.arange(300) < 200
+
+
+def test_where_nothing_is_noise_faint_patterns_are_predicted(still):
+    """Training must not lose what the start knows, however coarse its steps are."""
+    S, Y, known = still
+    model = manygp.TLVMOGP(device="cpu", progress=False, epochs=1, learning_rate=0.5)
+    model.fit(X, Y[:, known], output_coordinates=S[known])
+    scores = model.predict_new_outputs(X, output_coordinates=S[~known]).score(Y[:, ~known])
+    assert scores["mse"] < (0.005 * Y.std()) ** 2
+    assert scores["coverage90"] > 0.8
+    assert model.history_.stop_reason == "start"
 
 
 @pytest.mark.parametrize("p", [1, 3, 30])

@@ -8,9 +8,9 @@ import torch
 
 from manygp.data import GridPlan
 from manygp.errors import NumericalError
-from manygp.training import Schedule, Trainable, TrainingSettings, make_progress, train
+from manygp.training import Schedule, Trainable, TrainingSettings, make_progress, settle, train
 from manygp.training.loop import _clip
-from manygp.variational import ElboTerms, Latents
+from manygp.variational import CellBatch, ElboTerms, Latents
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -225,3 +225,17 @@ def test_seeds_reproduce():
         table, model = world(np.random.default_rng(1), TrainingSettings())
         runs.append(fit(table, model, TrainingSettings(), batch_inputs=3, batch_outputs=2)["bound"])
     assert runs[0] == runs[1]
+
+
+def test_settled_inducing_variables_are_at_their_optimum(rng):
+    """One pass over small batches, from anywhere, is the whole step on all cells at once."""
+    table, model = world(rng, TrainingSettings(), "point")
+    parts, whole = GridPlan(table, worlds.raw(table), 3, 2), GridPlan(table, worlds.raw(table), None, None)
+    bounds = [settle(model, plan, dtype=torch.float64, device=worlds.CPU, seed=0) for plan in (whole, parts)]
+    found = model.gp.posterior.theta.clone(), model.gp.posterior.precision.clone()
+    batch = next(iter(whole.epoch(np.random.default_rng(0))))
+    cells = CellBatch.from_arrays(batch, torch.float64, worlds.CPU)
+    terms = model.natural_elbo(cells, torch.Generator(), 1.0)
+    assert_close(found[0], model.gp.posterior.theta)
+    assert_close(found[1], model.gp.posterior.precision)
+    assert_close(bounds, [float(terms.bound.detach()) / table.num_observed] * 2)

@@ -60,3 +60,14 @@ def test_a_bound_that_keeps_rising_ends_with_the_budget():
     run(schedule, lambda epoch: 1.0 * epoch)
     assert schedule.stop_reason == "budget"
     assert len(schedule.bounds) == 60
+
+
+def test_a_run_that_stays_below_a_bound_ends_early():
+    lengths = []
+    for bound in (0.0, 2.0):
+        schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=60, least_bound=1.0)
+        while not schedule.is_over:
+            schedule.record(bound + 0.1 * len(schedule.bounds) * (bound > 0))
+        lengths.append(len(schedule.bounds))
+    assert lengths[0] <= 10
+    assert lengths[1] > 30

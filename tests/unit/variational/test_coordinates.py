@@ -86,6 +86,15 @@ def test_features_that_do_not_matter_lose_their_weight(rng):
     assert prior.weight[1] < 0.3 * prior.weight[0]
 
 
+def test_on_a_sphere_things_may_reach_farther_east_than_north(rng):
+    S = np.column_stack([np.degrees(np.arcsin(rng.uniform(-1.0, 1.0, 600))), rng.uniform(0.0, 360.0, 600)])
+    prior = field_at(S, 1, "sphere")
+    values = torch.sin(8.0 * prior.features[:, 2:]) + prior.features[:, :1]
+    prior.learn(values, torch.zeros_like(values), 0)
+    assert prior.weight[2] > 1.4
+    assert prior.weight[0] == prior.weight[1] == 1.0
+
+
 def test_what_is_not_known_is_not_used(rng):
     S = rng.uniform(-1.0, 1.0, (60, 2))
     prior, values = field_at(S, 1), torch.as_tensor(S[:, :1].copy())
