@@ -8,6 +8,7 @@ import torch
 
 from manygp.data import Grid, GridPlan
 from manygp.likelihoods import Gaussian
+from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis
 from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
@@ -133,12 +134,12 @@ def test_matched_sites_tend_to_the_pseudo_inverse_under_a_wide_prior(rng):
 # -- predictions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("sparse", "projection"), [(False, "matched"), (True, "matched"), (True, COUPLED)])
 @pytest.mark.parametrize(("kind", "separate"), EXACT)
-def test_predictions_are_those_of_the_dense_model(rng, kind, separate, sparse):
+def test_predictions_are_those_of_the_dense_model(rng, kind, separate, sparse, projection):
     """At new inputs and at those of the table, where the noise that outputs share is known in part."""
     table = table_of(rng, kind)
-    model = random_model(rng, separate=separate, Z=torch.as_tensor(table.X) if sparse else None)
+    model = random_model(rng, projection, separate=separate, Z=torch.as_tensor(table.X) if sparse else None)
     batch = worlds.whole_batch(table)
     rows = model.rows(batch)
     if sparse:
@@ -155,7 +156,45 @@ def test_predictions_are_those_of_the_dense_model(rng, kind, separate, sparse):
     assert_close(variance[0], K[:8, :8].diagonal() - (K[:8, 8:] * weights.T).sum(-1), EXACT_GP)
 
 
+def test_coupled_processes_have_the_means_of_the_dense_model(rng):
+    """Whatever the gaps: processes that are independent of each other in q have exact means."""
+    table = table_of(rng, "gaps")
+    model, batch = random_model(rng, COUPLED, Z=torch.as_tensor(table.X)), worlds.whole_batch(table)
+    rows = model.rows(batch)
+    with torch.no_grad():
+        model.processes.Z.div_(model.processes.units)
+        for _ in range(3):
+            model.bound(rows, rate=1.0)
+    model.remember([rows])
+    x = torch.cat([worlds.normal(rng, 4, D), torch.as_tensor(table.X[:4])])
+    which = torch.as_tensor(rng.integers(P, size=8))
+    K = dense_covariance(model, torch.cat([x, batch.x]), torch.cat([which, batch.outputs[batch.column]]))
+    weights = torch.linalg.solve(K[8:, 8:] + 0.3 * torch.eye(len(batch.y)), K[8:, :8])
+    mean, variance = model.predictor(1, 0)(x, which)
+    assert_close(mean[0], weights.T @ batch.y, EXACT_GP)
+    exact = K[:8, :8].diagonal() - (K[:8, 8:] * weights.T).sum(-1)
+    assert (variance[0] > 0.3 * exact).all()
+    assert (variance[0] < 1.5 * exact).all()
+
+
 # -- the bound of sparse processes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "separate"), [*EXACT, ("gaps", False)])
+def test_coupled_rows_give_a_bound(rng, kind, separate):
+    """It is the likelihood where rows leave processes independent, and below it elsewhere."""
+    table = table_of(rng, kind)
+    model, batch = random_model(rng, COUPLED, Z=torch.as_tensor(table.X), separate=separate), worlds.whole_batch(table)
+    with torch.no_grad():
+        model.processes.Z.div_(model.processes.units)
+        bounds = [model.elbo(batch, worlds.generator()).bound]
+        bounds += [model.natural_elbo(batch, worlds.generator(), rate).bound for rate in (0.3, 1.0, 1.0)]
+    exact = dense_log_likelihood(model, batch)
+    assert bounds[0] < bounds[1] < bounds[2] <= bounds[3] + 1e-6
+    if (kind, separate) in EXACT:
+        assert_close(bounds[3], exact, EXACT_GP)
+    else:
+        assert bounds[3] < exact - 0.01
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS)
@@ -176,7 +215,7 @@ def test_the_bound_reaches_the_likelihood_with_inducing_points_at_the_inputs(rng
     assert_close(again, expected, EXACT_GP)
 
 
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("projection", [*PROJECTIONS, COUPLED])
 @pytest.mark.parametrize("size", [1, 3])
 def test_an_epoch_averages_to_the_full_bound(rng, projection, size):
     table = table_of(rng, "gaps")

@@ -19,6 +19,7 @@ from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
@@ -37,6 +38,8 @@ _MAX_DIRECT_NUMBERS = 2e7
 # Cells that an output must have for each of its numbers in the basis, for these to be learned.
 _CELLS_PER_WEIGHT = 5
 _MAX_STEPS = 200
+# Numbers of the Gram matrices of all patterns of gaps that are remembered at most.
+_MAX_PATTERN_NUMBERS = 5e7
 _MAX_GRID_CELLS = 20_000_000
 _CHUNK_NUMBERS = 4_000_000
 _PAPER = {"num_latents": 3, "num_inducing": 200}
@@ -54,19 +57,22 @@ class OILMM(TrainedEstimator):
     num_latents
         Latent processes, of which no more are used than there are outputs; "auto" chooses them by held-out cells.
     num_inducing
-        Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable.
+        Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable and rows
+        have no gaps.
     kernel
         "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
     likelihood
         "gaussian"; the model has no other.
     projection
-        What stands for a row with gaps: "matched" moments, or the "pseudo-inverse" of the paper; "auto" is that of the
-        preset.
+        What stands for a row with gaps: "matched" moments, which suit rows that have many more cells than there are
+        processes, or the "pseudo-inverse" of the paper. "coupled" takes such rows as they are, and sparse processes
+        find each other. "auto" is "pseudo-inverse" for preset "paper", and "coupled" for "fast" where there are gaps.
     learn_basis
         Whether the mixing matrix is learned with the rest or stays at that of a factorisation; "auto" learns it where
         outputs have cells enough.
     regularization
-        Weight of the regularisation term, which is β₂ in the paper; 1 makes the bound a log likelihood.
+        Weight of the regularisation term, which is β₂ in the paper; 1 makes the bound a log likelihood. Coupled rows
+        have no such term.
     epochs, batch_inputs, learning_rate, standardize, dtype, device, random_state, progress
         See `TLVMOGP`; a batch always holds all outputs. Where all rows fit into memory at once, "fast" takes L-BFGS
         steps, `epochs` of them at most, without batches.
@@ -165,7 +171,11 @@ class OILMM(TrainedEstimator):
                 f"likelihood={self.likelihood!r} is not for OILMM, whose projection needs Gaussian noise with one "
                 "variance: use likelihood='gaussian', or SVLMC or TLVMOGP for other observations."
             )
-        check_choice("projection", self.projection, ("auto", *PROJECTIONS))
+        check_choice("projection", self.projection, ("auto", *PROJECTIONS, COUPLED))
+        if self.projection == COUPLED and self.num_inducing is None:
+            raise SettingError(
+                "num_inducing=None does not go with projection='coupled': exact processes need a projection."
+            )
         check_choice("learn_basis", self.learn_basis, (True, False, "auto"))
         check_positive("regularization", self.regularization)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
@@ -185,7 +195,7 @@ class OILMM(TrainedEstimator):
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         L = min(L, table.num_outputs)
-        model = self._restore(self._describe(table, L, m))
+        model = self._restore(self._describe(table, L, m, self._projection(table, L, m)))
         assert isinstance(model.processes, InducingBatch)
         nn.init.normal_(model.processes.Z)
         noise = torch.tensor(_PAPER_NOISE_STD**2)
@@ -210,11 +220,12 @@ class OILMM(TrainedEstimator):
         factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
         found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
         m: Any = self.num_inducing
+        projection = self._projection(table, L, m)
         if m == "auto":
-            is_affordable = L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
+            is_affordable = projection != COUPLED and L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
             m = None if is_affordable else choose_num_points(table, choice.scaling, found)
-        logger.info("num_latents=%d, num_inducing=%s", L, m)
-        model = self._restore(self._describe(table, L, m))
+        logger.info("num_latents=%d, num_inducing=%s, projection: %s", L, m, projection)
+        model = self._restore(self._describe(table, L, m, projection))
         start_orthogonal(model, table, choice.scaling, found, factors, rng)
         enough = table.num_observed >= _CELLS_PER_WEIGHT * p * L
         learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
@@ -231,8 +242,10 @@ class OILMM(TrainedEstimator):
             raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None.")
 
     @staticmethod
-    def _describe(table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
+    def _describe(table: Table, num_latents: Any, num_inducing: Any, projection: str) -> dict[str, Any]:
         return {
+            "projection": projection,
+            "num_patterns": 0,
             "num_features": table.num_features,
             "num_outputs": table.num_outputs,
             "num_latents": int(num_latents),
@@ -276,10 +289,18 @@ class OILMM(TrainedEstimator):
         reason = "converged" if is_flat or len(course) < steps else "budget" if self.epochs == "auto" else "epochs"
         return History(records, reason)
 
-    def _projection(self) -> str:
-        if self.projection == "auto":
-            return "pseudo-inverse" if self.preset == "paper" else "matched"
-        return self.projection
+    def _projection(self, table: Table, num_latents: int, num_inducing: Any) -> str:
+        if self.projection != "auto":
+            return self.projection
+        if self.preset == "paper":
+            return "pseudo-inverse"
+        assert isinstance(table, Grid)
+        gaps = ~np.isfinite(table.Y)
+        # Matched rows are exact where nothing is missing; where much is, several processes would claim the same cells.
+        patterns = len(np.unique(np.packbits(gaps[gaps.any(1)], axis=1), axis=0))
+        is_light = patterns * float(num_latents) ** 2 <= _MAX_PATTERN_NUMBERS
+        can_couple = num_inducing is not None and self.regularization == 1.0
+        return COUPLED if patterns and is_light and can_couple else "matched"
 
     def _restore(self, sizes: dict[str, Any]) -> OrthogonalMixingModel:
         fast, q, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
@@ -295,9 +316,10 @@ class OILMM(TrainedEstimator):
             Basis(p, q, log_parameters=fast),
             processes,
             Gaussian(),
-            self._projection(),
+            sizes["projection"],
             float(self.regularization),
             sizes["num_inputs"],
+            sizes["num_patterns"],
         )
 
     def _work(self, model: OrthogonalMixingModel, cells: float) -> float:
@@ -309,6 +331,8 @@ class OILMM(TrainedEstimator):
 
     def _sizes(self) -> dict[str, Any]:
         return {
+            "projection": self.model_.projection,
+            "num_patterns": len(self.model_.pattern_gram),
             "num_features": self.n_features_in_,
             "num_outputs": self.n_outputs_,
             "num_latents": len(self.model_.basis.raw_scale),

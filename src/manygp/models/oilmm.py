@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
 from manygp.models.layout import CellGrid, distinct_inputs
 from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, project
@@ -20,9 +21,10 @@ from manygp.variational import (
     InducingBatch,
     KernelBatch,
     NaturalPosteriorBatch,
+    Projection,
 )
 
-__all__ = ["ExactConditional", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
+__all__ = ["CoupledPredictor", "ExactConditional", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
 
 _MIN_VARIANCE = 1e-8
 
@@ -96,10 +98,12 @@ class OrthogonalMixingModel(nn.Module):
     ξ_l ~ N(0, D_l) that all outputs share at an input, and y_np = f_p(x_n) + ε, ε ~ N(0, σ²).
 
     Approximation: of each row of observations, independent observations of the L processes; exact where U_oᵀU_o is
-    diagonal for the observed outputs o, in particular for complete rows. Sparse processes add q(z, u) = p(z | u) q(u).
+    diagonal for the observed outputs o, in particular for complete rows. Sparse processes add q(z, u) = p(z | u) q(u),
+    and may take rows with gaps as they are ("coupled", see `CoupledRows`).
 
     Bound: Σ_l log N(ẑ_l | 0, k_l(X, X) + diag(r_l + D_l)) + β Σ_n log c_n (`log_likelihood`, exact processes), or with
-    the evidence of sparse GPs in the place of the first sum (`elbo`).
+    the evidence of sparse GPs in the place of the first sum (`elbo`). Coupled rows: Σ_n E_q[log p(y_n | z)] −
+    Σ_l KL[q(u_l) ‖ p(u_l)].
 
     Cost of a step on n rows of p outputs with u patterns of gaps: O(u p L² + n p L + u L³ + n L²) for the projection,
     and O(n L m² + L m³) for sparse or O(L n³) for exact processes.
@@ -113,16 +117,19 @@ class OrthogonalMixingModel(nn.Module):
     likelihood
         Gaussian noise with one variance.
     projection
-        How rows with gaps are projected, see `project`.
+        How rows with gaps are projected, see `project`, or "coupled" if they are not.
     regularisation
         Weight β of log c_n.
-    num_inputs
-        Number of inputs whose sites are remembered for predictions.
+    num_inputs, num_patterns
+        Number of inputs whose sites, or rows and their patterns of gaps, are remembered for predictions.
     """
 
     x: Tensor
     site_mean: Tensor
     site_noise: Tensor
+    row_pull: Tensor
+    row_pattern: Tensor
+    pattern_gram: Tensor
 
     def __init__(
         self,
@@ -132,14 +139,24 @@ class OrthogonalMixingModel(nn.Module):
         projection: str = "matched",
         regularisation: float = 1.0,
         num_inputs: int = 0,
+        num_patterns: int = 0,
     ):
         super().__init__()
         self.basis, self.processes, self.likelihood = basis, processes, likelihood
         self.projection, self.regularisation = projection, regularisation
         q, d = len(basis.raw_scale), len(processes.units)
+        sites, rows = (0, num_inputs) if self.is_coupled else (num_inputs, 0)
         self.register_buffer("x", torch.zeros(num_inputs, d, dtype=torch.float64))
-        self.register_buffer("site_mean", torch.zeros(num_inputs, q, dtype=torch.float64))
-        self.register_buffer("site_noise", torch.ones(num_inputs, q, dtype=torch.float64))
+        self.register_buffer("site_mean", torch.zeros(sites, q, dtype=torch.float64))
+        self.register_buffer("site_noise", torch.ones(sites, q, dtype=torch.float64))
+        self.register_buffer("row_pull", torch.zeros(rows, q, dtype=torch.float64))
+        self.register_buffer("row_pattern", torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("pattern_gram", torch.zeros(num_patterns, q, q, dtype=torch.float64))
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether rows with gaps are taken as they are."""
+        return self.projection == COUPLED
 
     @property
     def num_parameters(self) -> int:
@@ -155,6 +172,10 @@ class OrthogonalMixingModel(nn.Module):
     def rows(self, batch: CellBatch) -> Rows:
         """What a batch, which must hold all outputs of its inputs, says through the basis as it is."""
         return Rows.gather(self.basis.U, batch)
+
+    def coupled(self, rows: Rows) -> CoupledRows:
+        """Rows as they are, as functions of all processes."""
+        return CoupledRows.from_rows(rows, self.basis.S, self.basis.D, self.likelihood.noise[0])
 
     def sites(self, rows: Rows) -> Sites:
         """Observations of the latent processes that stand for rows."""
@@ -184,6 +205,8 @@ class OrthogonalMixingModel(nn.Module):
     def bound(self, rows: Rows, weight: float = 1.0, rate: float | None = None) -> ElboTerms:
         """The bound with sparse processes from rows of some weight, after a natural step if a rate is given."""
         assert isinstance(self.processes, InducingBatch)
+        if self.is_coupled:
+            return self._coupled_bound(self.coupled(rows), self.processes.project(rows.x), weight, rate)
         sites = self.sites(rows)
         evidence = self.processes.evidence(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
         posterior = self.processes.posterior
@@ -194,6 +217,15 @@ class OrthogonalMixingModel(nn.Module):
         data = evidence.expected_log_lik(q) + self.regularisation * sites.log_scale.sum()
         return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
 
+    def _coupled_bound(self, rows: CoupledRows, projection: Projection, weight: float, rate: float | None) -> ElboTerms:
+        posterior = self.processes.posterior
+        if rate is not None:
+            assert isinstance(posterior, NaturalPosteriorBatch)
+            rows.natural_step(posterior, projection, weight, rate)
+        q = posterior.moments()
+        data = rows.expected_log_lik(*projection.marginals(q))
+        return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
+
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """None: a step touches all outputs."""
         return iter(())
@@ -202,7 +234,12 @@ class OrthogonalMixingModel(nn.Module):
 
     @torch.no_grad()
     def remember(self, parts: Iterable[Rows]) -> None:
-        """Keep the sites of all rows of a table, which predictions need."""
+        """Keep the sites of all rows of a table, or the rows themselves, which predictions need."""
+        if self.is_coupled:
+            rows = Rows.join(parts)
+            self.x, self.row_pull = rows.x.to(self.x.dtype), rows.pull
+            self.row_pattern, self.pattern_gram = rows.pattern, rows.gram
+            return
         known = [(rows.x.to(self.x.dtype), self.sites(rows)) for rows in parts]
         self.x = torch.cat([x for x, _ in known])
         self.site_mean = torch.cat([sites.mean for _, sites in known])
@@ -214,6 +251,8 @@ class OrthogonalMixingModel(nn.Module):
         if isinstance(self.processes, ExactProcesses):
             noise = self.site_noise + self.basis.D
             return OrthogonalPredictor(self, self.processes.conditional(self.x, self.site_mean.T, noise.T))
+        if self.is_coupled:
+            return CoupledPredictor(self, self.processes.conditional())
         return OrthogonalPredictor(self, self.processes.conditional())
 
 
@@ -237,12 +276,16 @@ class OrthogonalPredictor:
         inputs, row = distinct_inputs(x)
         distinct, column = outputs.unique(return_inverse=True)
         cells = CellGrid(row, column, len(inputs), len(distinct))
-        level, spread = self._processes(inputs)
-        H = self.H[distinct]
-        mean, variance = cells.mix(level.T, H), cells.mix(spread.T, H.square())
+        mean, variance = self._moments(inputs, cells, distinct)
         seen = self.model.basis.seen[outputs]
         mean, variance = torch.where(seen, mean, 0.0), torch.where(seen, variance, self.unseen_variance)
         return mean.unsqueeze(0), variance.clamp(min=_MIN_VARIANCE).unsqueeze(0)
+
+    def _moments(self, x: Float[Tensor, "n d"], cells: CellGrid, outputs: Int[Tensor, " p"]) -> tuple[Tensor, Tensor]:
+        """Means and variances of f at the cells of a grid of inputs and outputs."""
+        level, spread = self._processes(x)
+        H = self.H[outputs]
+        return cells.mix(level.T, H), cells.mix(spread.T, H.square())
 
     def _processes(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
         """Moments of z + ξ: at inputs of the table, what was observed there tells about ξ too."""
@@ -254,3 +297,29 @@ class OrthogonalPredictor:
         share = D / (D + r)
         informed = mean + share * (located - mean), variance * (1.0 - share).square() + share * r
         return torch.where(known, informed[0], mean), torch.where(known, informed[1], variance + D)
+
+
+class CoupledPredictor(OrthogonalPredictor):
+    """Marginals of f = U a' with a' = S^½ (z + ξ), whose elements depend on each other at inputs of rows with gaps."""
+
+    def __init__(self, model: OrthogonalMixingModel, conditional: ConditionalBatch):
+        super().__init__(model, conditional)
+        empty = model.row_pull.new_zeros(len(model.row_pull))
+        rows = Rows(model.x, model.pattern_gram, model.row_pattern, model.row_pull, empty, empty)
+        self.rows, self.U = model.coupled(rows), model.basis.U.detach()
+        self.width += self.U.shape[1] ** 2
+
+    def _moments(self, x: Float[Tensor, "n d"], cells: CellGrid, outputs: Int[Tensor, " p"]) -> tuple[Tensor, Tensor]:
+        S, U = self.rows.S, self.U[outputs]
+        level, spread = self.conditional(x)
+        a, variance = S.sqrt() * level.T, S * spread.T
+        mean, covariance = a, torch.diag_embed(variance + self.rows.Δ)
+        place, known = find_rows(self.model.x, x)
+        if bool(known.any()):
+            mean, covariance = mean.clone(), covariance.clone()
+            mean[known], covariance[known] = self.rows.posterior(place[known], a[known], variance[known])
+        # Covariances by their roots: var f_p = |Rᵀ u_p|² summed over the columns of R
+        root = safe_cholesky(covariance)
+        squared = sum(cells.mix(root[:, :, j], U).square() for j in range(root.shape[-1]))
+        assert isinstance(squared, Tensor)
+        return cells.mix(mean, U), squared

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import conjugate_gradients, gaussian_kl
+from manygp.linalg import gaussian_kl
 from manygp.models.layout import CellGrid, distinct_inputs
 from manygp.variational import (
     CellBatch,
@@ -23,8 +23,6 @@ from manygp.variational import (
 __all__ = ["MIXING_POSTERIORS", "LinearMixingModel", "Mixing", "MixingPredictor"]
 
 MIXING_POSTERIORS = ("diagonal", "point")
-# Conjugate gradient iterations of a natural step of rate 1.
-_MAX_ITERATIONS = 20
 
 
 class Mixing(nn.Module):
@@ -157,42 +155,25 @@ class LinearMixingModel(nn.Module):
 
     @torch.no_grad()
     def _natural_step(self, batch: CellBatch, view: _View, rate: float) -> None:
-        """A natural step on all q(u_l) at once.
-
-        The q(u_l) are independent of each other but their optima are not: each explains what the others leave. Steps
-        of rate g by each on its own, m_l + g Λ_l⁻¹ ∇_l, would overshoot wherever processes do the same job. So the
-        means move by g H⁻¹ ∇, where H = (1 − g) Λ + g Ĥ has the joint curvature Ĥ of the batch in the place of its
-        blocks Λ̂_l; with a single process both are the same.
-        """
-        posterior, w, cells, A = self.processes.posterior, batch.cell_weight, view.cells, view.projection
+        """A natural step on all q(u_l) at once, see `Projection.joint_step`."""
+        posterior, w, cells = self.processes.posterior, batch.cell_weight, view.cells
         assert isinstance(posterior, NaturalPosteriorBatch)
-        q, W, s = posterior.moments(), view.mean, view.variance
-        level, uncertainty = A.marginals(q)
+        W, s = view.mean, view.variance
+        level, uncertainty = view.projection.marginals(posterior.moments())
         mean, variance = self._marginals(batch, view, level, uncertainty)
         y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
         by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, y, outputs)
         # βᵢ = −2 ∂E/∂vᵢ, held at zero where the likelihood is not log-concave
         β = (-2.0 * by_variance).clamp(min=0.0)
         spread = cells.collect(β, s)
-        # Λ̂_l = I + w A_lᵀ diag(Σ_p β (W²_pl + s_pl)) A_l,  ∇_l = w A_lᵀ Σ_p (W_pl ∂E/∂μ − β s_pl μ_l) − m_l
-        target = A.precision(w * (cells.collect(β, W.square()) + spread).T)
-        gradient = A.pull(w * (cells.collect(by_mean, W) - spread * level.T).T) - q.mean
-        before = posterior.precision.clone()
-        factor = posterior.sharpen(target, rate)
 
-        def curvature(step: Tensor) -> Tensor:
-            change = (A.A @ step.unsqueeze(-1)).squeeze(-1).T
-            joint = step + A.pull(w * (cells.collect(β * cells.mix(change, W), W) + spread * change).T)
-            return (1.0 - rate) * (before @ step.unsqueeze(-1)).squeeze(-1) + rate * joint
+        def couple(change: Tensor) -> Tensor:
+            return w * (cells.collect(β * cells.mix(change.T, W), W) + spread * change.T).T
 
-        # Small steps hardly feel the coupling.
-        step = conjugate_gradients(
-            curvature,
-            lambda right: torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1),
-            gradient,
-            math.ceil(_MAX_ITERATIONS * rate),
-        )
-        posterior.shift(rate * step)
+        # Precision of process l alone w Σ_p β (W²_pl + s_pl), and its gradient w Σ_p (W_pl ∂E/∂μ − β s_pl μ_l)
+        alone = w * (cells.collect(β, W.square()) + spread).T
+        gradient = w * (cells.collect(by_mean, W) - spread * level.T).T
+        view.projection.joint_step(posterior, alone, gradient, couple, rate)
 
     def _terms(self, batch: CellBatch, view: _View) -> ElboTerms:
         q = self.processes.posterior.moments()

@@ -1,12 +1,14 @@
 """A batch of sparse GPs as one object: kernels, inducing points and q(v) with a first axis for the processes."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import conjugate_gradients, safe_cholesky, triangular_inverse
 from manygp.variational.evidence_batch import GaussianEvidenceBatch
 from manygp.variational.kernel_batch import KernelBatch, pick
 from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
@@ -14,6 +16,8 @@ from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBa
 __all__ = ["ConditionalBatch", "InducingBatch", "Projection"]
 
 _MIN_VARIANCE = 1e-8
+# Conjugate gradient iterations of a joint natural step of rate 1.
+_MAX_ITERATIONS = 20
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,50 @@ class Projection:
     def pull(self, γ: Float[Tensor, "q n"]) -> Float[Tensor, "q m"]:
         """Aᵀ γ."""
         return (self.A.mT @ γ.unsqueeze(-1)).squeeze(-1)
+
+    @torch.no_grad()
+    def joint_step(
+        self,
+        posterior: NaturalPosteriorBatch,
+        β: Float[Tensor, "q n"],
+        γ: Float[Tensor, "q n"],
+        couple: Callable[[Float[Tensor, "q n"]], Float[Tensor, "q n"]],
+        rate: float,
+    ) -> None:
+        """A natural step on all q(v_l) at once, where observations are of mixtures of the processes.
+
+        The q(v_l) are independent of each other but their optima are not: each explains what the others leave. Steps
+        of rate g by each on its own, m_l + g Λ_l⁻¹ ∇_l, would overshoot wherever processes do the same job. So the
+        means move by g H⁻¹ ∇, where H = (1 − g) Λ + g Ĥ has the joint curvature Ĥ of the batch in the place of its
+        blocks Λ̂_l; with a single process both are the same.
+
+        Parameters
+        ----------
+        posterior
+            What moves.
+        β, γ
+            Precisions with which every process by itself is observed at the inputs, and gradients for the processes.
+        couple
+            Takes changes of all processes at the inputs to changes of γ, with the sign reversed.
+        rate
+            g.
+        """
+        # Λ̂_l = I + A_lᵀ diag(β_l) A_l,  ∇_l = A_lᵀ γ_l − m_l
+        before, target = posterior.precision.clone(), self.precision(β)
+        factor = posterior.sharpen(target, rate)
+
+        def curvature(step: Tensor) -> Tensor:
+            change = (self.A @ step.unsqueeze(-1)).squeeze(-1)
+            return (1.0 - rate) * (before @ step.unsqueeze(-1)).squeeze(-1) + rate * (step + self.pull(couple(change)))
+
+        # Small steps hardly feel the coupling.
+        step = conjugate_gradients(
+            curvature,
+            lambda right: torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1),
+            self.pull(γ) - posterior.mean,
+            math.ceil(_MAX_ITERATIONS * rate),
+        )
+        posterior.shift(rate * step)
 
 
 class InducingBatch(nn.Module):
