@@ -38,8 +38,9 @@ _MAX_DIRECT_NUMBERS = 2e7
 # Cells that an output must have for each of its numbers in the basis, for these to be learned.
 _CELLS_PER_WEIGHT = 5
 _MAX_STEPS = 200
-# Numbers of the Gram matrices of all patterns of gaps that are remembered at most.
-_MAX_PATTERN_NUMBERS = 5e7
+# Rows with fewer cells than processes that a projection puts up with, as a share; numbers of the Gram matrices of all
+# patterns of gaps that may be remembered.
+_MAX_SHORT_ROWS, _MAX_PATTERN_NUMBERS = 0.01, 5e7
 _MAX_GRID_CELLS = 20_000_000
 _CHUNK_NUMBERS = 4_000_000
 _PAPER = {"num_latents": 3, "num_inducing": 200}
@@ -58,7 +59,7 @@ class OILMM(TrainedEstimator):
         Latent processes, of which no more are used than there are outputs; "auto" chooses them by held-out cells.
     num_inducing
         Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable and rows
-        have no gaps.
+        are not coupled.
     kernel
         "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
     likelihood
@@ -66,7 +67,8 @@ class OILMM(TrainedEstimator):
     projection
         What stands for a row with gaps: "matched" moments, which suit rows that have many more cells than there are
         processes, or the "pseudo-inverse" of the paper. "coupled" takes such rows as they are, and sparse processes
-        find each other. "auto" is "pseudo-inverse" for preset "paper", and "coupled" for "fast" where there are gaps.
+        find each other. "auto" is "pseudo-inverse" for preset "paper"; for "fast" it is "coupled" where some rows have
+        fewer cells than there are processes, and "matched" otherwise.
     learn_basis
         Whether the mixing matrix is learned with the rest or stays at that of a factorisation; "auto" learns it where
         outputs have cells enough.
@@ -295,12 +297,12 @@ class OILMM(TrainedEstimator):
         if self.preset == "paper":
             return "pseudo-inverse"
         assert isinstance(table, Grid)
-        gaps = ~np.isfinite(table.Y)
-        # Matched rows are exact where nothing is missing; where much is, several processes would claim the same cells.
-        patterns = len(np.unique(np.packbits(gaps[gaps.any(1)], axis=1), axis=0))
-        is_light = patterns * float(num_latents) ** 2 <= _MAX_PATTERN_NUMBERS
+        # Processes that are matched one by one would all claim the cells of a row that has fewer cells than processes.
+        cells = table.count_per_input()
+        is_short = np.mean(cells[cells > 0] < num_latents) > _MAX_SHORT_ROWS
+        is_light = table.num_inputs * float(num_latents) ** 2 <= _MAX_PATTERN_NUMBERS
         can_couple = num_inducing is not None and self.regularization == 1.0
-        return COUPLED if patterns and is_light and can_couple else "matched"
+        return COUPLED if is_short and is_light and can_couple else "matched"
 
     def _restore(self, sizes: dict[str, Any]) -> OrthogonalMixingModel:
         fast, q, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]

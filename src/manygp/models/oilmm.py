@@ -218,6 +218,7 @@ class OrthogonalMixingModel(nn.Module):
         return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
 
     def _coupled_bound(self, rows: CoupledRows, projection: Projection, weight: float, rate: float | None) -> ElboTerms:
+        assert isinstance(self.processes, InducingBatch)
         posterior = self.processes.posterior
         if rate is not None:
             assert isinstance(posterior, NaturalPosteriorBatch)
