@@ -1,6 +1,7 @@
 """The T-LVMOGP estimator."""
 
 import logging
+import math
 from typing import Any
 
 import gpytorch
@@ -21,9 +22,11 @@ from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choos
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
+from manygp.models.calibration import calibrate_noise
 from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_places
+from manygp.training import History
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 __all__ = ["TLVMOGP"]
@@ -214,6 +217,16 @@ class TLVMOGP(AdaptiveEstimator):
         check_scaled(self.standardize, likelihood)
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
         return begin(self, table, likelihood, rng)
+
+    def _train(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        history = super()._train(model, table, scaling, dtype, device, seed)
+        is_learned = self.preset != "paper" and self.freeze_likelihood != math.inf
+        if is_learned and isinstance(model.likelihood, Gaussian) and table.coordinates is None:
+            factor = calibrate_noise(model, table, scaling, np.random.default_rng(seed))
+            logger.info("noise variance times %.2f, by cells left out one at a time", factor)
+        return history
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""

@@ -123,6 +123,9 @@ def _look_at_values(
     choice = choose_scaling(values, kinds, rank, rng)
     if placed is not None:
         return choice, latent_dim, factorise_placed(placed, choice.scaling, latent_dim, rng)
+    if choice.kind in ("completed", "output"):
+        # A rank that was found in one unit for all is that of the outputs whose numbers are largest.
+        latent_dim = _dims(settings, values, choice.scaling, prior, rng)[1]
     return choice, latent_dim, _factors(values, choice.scaling, latent_dim, prior, rng)
 
 

@@ -7,7 +7,7 @@ import torch
 import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
-from manygp.estimators import trained
+from manygp.estimators import tlvmogp_start, trained
 from manygp.likelihoods import Gaussian
 from manygp.models import (
     Lengthscales,
@@ -233,6 +233,21 @@ def test_a_start_from_data_is_sound(rng, monkeypatch, started, latent_posterior,
     assert_close(nearest, torch.zeros(8), dtype=torch.float32)
     if given_prior:
         assert torch.equal(model.latents.mean, model.latents.prior_mean)
+
+
+@pytest.mark.parametrize("kind", ["global", "completed", "output"])
+def test_the_latent_dimensions_are_those_of_outputs_in_the_units_that_the_model_sees(rng, monkeypatch, kind):
+    seen = []
+
+    def choose(table, scaling, rng, **given):
+        seen.append(scaling)
+        return len(seen) + 3
+
+    monkeypatch.setattr(tlvmogp_start, "choose_latent_dim", choose)
+    table = low_rank(rng)
+    choice, dim, factors = tlvmogp_start._look_at_values(manygp.TLVMOGP(standardize=kind), table, table, None, rng)
+    assert_close(seen[-1].y_scale, choice.scaling.y_scale)
+    assert dim == factors.rank == len(seen) + 3
 
 
 def test_latents_start_at_the_loadings(rng, started):

@@ -1,0 +1,113 @@
+"""The noise of a trained model by what it says about every cell from all others.
+
+The bound takes all that a model cannot follow for noise: what inducing points leave open, and how unsure latent vectors
+are. Both are then in a prediction twice, and intervals on clean tables are too wide. Where every output has been scaled
+by few cells of its own, the noise is in turn too small, since those cells had a say in their own unit. Leaving a cell
+out shows either.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from manygp.data import Scaling, Table
+from manygp.data.table import FloatArray, IntArray
+from manygp.kernels import cross_covariance, kernel_diagonal
+from manygp.likelihoods import Gaussian
+from manygp.models.inducing import sample_places
+from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
+
+__all__ = ["LeftOut", "calibrate_noise", "leave_out"]
+
+# Cells that are left out, one at a time, and fewer of which, or a smaller share, say nothing.
+_MOST_CELLS, _LEAST_CELLS, _LEAST_KEPT = 10_000, 20, 0.9
+# Factors of the noise to choose from, those near 1 first. A training that was cut short may have left it far too small,
+# and a noise that is far too large is due to variances that would be too large without it.
+_FACTORS = tuple(1.1**k for k in sorted(range(-20, 49), key=abs))
+# Of what is known about a cell, the least share that others have to know; and the least part of its unit.
+_LEAST_REST, _LEAST_UNIT = 0.3, 0.3
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What all other cells say about some: residuals, variances of f, and noise variances, in scaled units.
+
+    `share` is that of all cells that others say anything about.
+    """
+
+    residual: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    noise: Float[Tensor, " b"]
+    share: float = 1.0
+
+    def log_density(self, factor: float) -> Float[Tensor, " b"]:
+        """log N(residual | 0, variance + factor · noise), but for a constant."""
+        total = self.variance + factor * self.noise
+        return -0.5 * (self.residual.square() / total + total.log())
+
+
+@torch.no_grad()
+def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator) -> LeftOut:
+    """Leave observed cells out, one at a time.
+
+    With a cell's share r = (aᵀSa + gᵀΣg) / σ² of what is known about it (a its projection on the inducing variables, g
+    the slope of f in h), the others' residual is e / (1 − r) and their variance σ² r / (1 − r), beside what inducing
+    points leave open.
+    """
+    device = model.units.device
+    row, output, value = sample_places(table, _MOST_CELLS, rng)
+    x = torch.as_tensor(scaling.scale_x(table.X[row]), device=device)
+    y = torch.as_tensor(scaling.scale_y(value, output), device=device)
+    outputs, gp = torch.as_tensor(output, device=device), model.gp
+    h = model.latents.means(outputs)
+    e = model.embed(x, h)
+    mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h)
+    A = cross_covariance(gp.kernel, e, gp.Z) @ gp.whitening().T
+    open_variance = (kernel_diagonal(gp.kernel, e) - A.square().sum(-1)).clamp(min=0.0)
+    own = torch.einsum("bi,bij->bj", slope, model.latents.factor(outputs)).square().sum(-1)
+    known = ((A @ gp.posterior.moments().covariance) * A).sum(-1) + own
+    _, noise = model.likelihood.conditional_moments(mean, outputs)
+    rest = 1.0 - known / noise
+    # A cell that almost all knowledge of itself comes from says nothing about the others.
+    kept = rest > _LEAST_REST
+    residual = (y - mean) * torch.as_tensor(_unfamiliarity(table, scaling, output, y.cpu().numpy()), device=device)
+    residual, variance = residual / rest, known / rest + open_variance
+    return LeftOut(residual[kept], variance[kept], noise[kept], float(kept.double().mean()))
+
+
+def _unfamiliarity(table: Table, scaling: Scaling, output: IntArray, y: FloatArray) -> FloatArray:
+    """What residuals grow by when their cells have no say in the centre and scale of their output."""
+    if not np.allclose(Scaling.fit(table, outputs="output").y_scale, scaling.y_scale, rtol=1e-6):
+        # Units that all outputs share, or that come from other outputs too, hardly depend on a cell.
+        return np.ones(len(output))
+    n = np.maximum(table.count_per_output()[output].astype(float), 2.0)
+    # s'² = (n − n z² / (n − 1)) / (n − 1) in units of the scale with the cell, which has the value z
+    squares = (n - n * np.square(y) / (n - 1.0)) / (n - 1.0)
+    return n / (n - 1.0) / np.sqrt(np.maximum(squares, _LEAST_UNIT**2))
+
+
+@torch.no_grad()
+def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator) -> float:
+    """Multiply the noise by the factor under which left-out cells are most likely, and return it.
+
+    Of all that are as good within a standard error, it is the one nearest 1; and it is 1 where cells are so few that
+    those left out are hardly predicted by others.
+    """
+    assert isinstance(model.likelihood, Gaussian)
+    left_out = leave_out(model, table, scaling, rng)
+    if len(left_out.residual) < _LEAST_CELLS or left_out.share < _LEAST_KEPT:
+        # Where outputs have few cells, the predictable ones are not like those that are missing.
+        return 1.0
+    densities = {factor: left_out.log_density(factor) for factor in _FACTORS}
+    best = densities[max(densities, key=lambda factor: float(densities[factor].mean()))]
+
+    def is_as_good(factor: float) -> bool:
+        loss = best - densities[factor]
+        return float(loss.mean()) <= float(loss.std()) / len(loss) ** 0.5
+
+    factor = next(factor for factor in _FACTORS if is_as_good(factor))
+    model.likelihood.noise = model.likelihood.noise * factor
+    return factor
