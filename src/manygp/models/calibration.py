@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manygp.data import Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
@@ -24,6 +24,8 @@ __all__ = ["LeftOut", "calibrate_noise", "leave_out"]
 
 # Cells that are left out, one at a time, and fewer of which, or a smaller share, say nothing.
 _MOST_CELLS, _LEAST_CELLS, _LEAST_KEPT = 10_000, 20, 0.9
+# Gaps that are looked at, and how much more variance they may have than cells left out, if these are to speak for them.
+_MOST_GAPS, _LIKE = 2000, 1.25
 # Factors of the noise to choose from, those near 1 first. A training that was cut short may have left it far too small,
 # and a noise that is far too large is due to variances that would be too large without it.
 _FACTORS = tuple(1.1**k for k in sorted(range(-20, 49), key=abs))
@@ -57,11 +59,22 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     the slope of f in h), the others' residual is e / (1 − r) and their variance σ² r / (1 − r), beside what inducing
     points leave open.
     """
-    device = model.units.device
     row, output, value = sample_places(table, _MOST_CELLS, rng)
-    x = torch.as_tensor(scaling.scale_x(table.X[row]), device=device)
-    y = torch.as_tensor(scaling.scale_y(value, output), device=device)
-    outputs, gp = torch.as_tensor(output, device=device), model.gp
+    mean, known, open_variance, noise = _marginals(model, scaling.scale_x(table.X[row]), output)
+    y = scaling.scale_y(value, output)
+    growth = _unfamiliarity(table, scaling, output, y)
+    rest = 1.0 - known / noise
+    # A cell that almost all knowledge of itself comes from says nothing about the others.
+    kept = rest > _LEAST_REST
+    residual = torch.as_tensor(growth).to(mean) * (torch.as_tensor(y).to(mean) - mean) / rest
+    variance = known / rest + open_variance
+    return LeftOut(residual[kept], variance[kept], noise[kept], float(kept.double().mean()))
+
+
+def _marginals(model: TransformedLatentModel, inputs: FloatArray, output: IntArray) -> tuple[Tensor, ...]:
+    """Of f at cells: mean, variance due to q(u) and q(h), variance that inducing points leave open, and the noise."""
+    device, gp = model.units.device, model.gp
+    x, outputs = torch.as_tensor(inputs, device=device), torch.as_tensor(output, device=device)
     h = model.latents.means(outputs)
     e = model.embed(x, h)
     mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h)
@@ -69,13 +82,23 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     open_variance = (kernel_diagonal(gp.kernel, e) - A.square().sum(-1)).clamp(min=0.0)
     own = torch.einsum("bi,bij->bj", slope, model.latents.factor(outputs)).square().sum(-1)
     known = ((A @ gp.posterior.moments().covariance) * A).sum(-1) + own
-    _, noise = model.likelihood.conditional_moments(mean, outputs)
-    rest = 1.0 - known / noise
-    # A cell that almost all knowledge of itself comes from says nothing about the others.
-    kept = rest > _LEAST_REST
-    residual = (y - mean) * torch.as_tensor(_unfamiliarity(table, scaling, output, y.cpu().numpy()), device=device)
-    residual, variance = residual / rest, known / rest + open_variance
-    return LeftOut(residual[kept], variance[kept], noise[kept], float(kept.double().mean()))
+    return mean, known, open_variance, model.likelihood.conditional_moments(mean, outputs)[1]
+
+
+def _gap_variance(
+    model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator
+) -> Float[Tensor, " b"] | None:
+    """Variances of predictions of some missing cells of outputs that were observed, if there are any."""
+    if not isinstance(table, Grid):
+        return None
+    row, output = rng.integers(table.num_inputs, size=_MOST_GAPS), rng.integers(table.num_outputs, size=_MOST_GAPS)
+    rows, outputs = np.unique(row), np.unique(output)
+    missing = np.isnan(table.block(rows, outputs)[np.searchsorted(rows, row), np.searchsorted(outputs, output)])
+    missing &= table.count_per_output()[output] > 0
+    if not missing.any():
+        return None
+    _, known, open_variance, noise = _marginals(model, scaling.scale_x(table.X[row[missing]]), output[missing])
+    return known + open_variance + noise
 
 
 def _unfamiliarity(table: Table, scaling: Scaling, output: IntArray, y: FloatArray) -> FloatArray:
@@ -100,6 +123,11 @@ def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scalin
     left_out = leave_out(model, table, scaling, rng)
     if len(left_out.residual) < _LEAST_CELLS or left_out.share < _LEAST_KEPT:
         # Where outputs have few cells, the predictable ones are not like those that are missing.
+        return 1.0
+    gaps = _gap_variance(model, table, scaling, rng)
+    variance = left_out.variance + left_out.noise
+    if gaps is not None and float((gaps.log().mean() - variance.log().mean()).exp()) > _LIKE:
+        # What is missing is farther from all that is observed than single cells are from each other.
         return 1.0
     densities = {factor: left_out.log_density(factor) for factor in _FACTORS}
     best = densities[max(densities, key=lambda factor: float(densities[factor].mean()))]

@@ -63,6 +63,7 @@ def test_a_wrong_noise_is_put_right_and_a_right_one_left_alone(rng, monkeypatch,
     noise, variance = right.expand(2000), torch.full((2000,), 0.5 * float(right))
     residual = worlds.normal(rng, 2000) * (variance + noise / factor).sqrt()
     monkeypatch.setattr(calibration, "leave_out", lambda *given: LeftOut(residual, variance, noise))
+    monkeypatch.setattr(calibration, "_gap_variance", lambda *given: None)
     found = calibrate_noise(model, table, worlds.raw(table), rng)
     assert found == pytest.approx(1.0 / factor, rel=0.0 if factor == 1.0 else 0.25)
     assert_close(model.likelihood.noise, found * right)
@@ -80,31 +81,49 @@ def test_cells_that_others_say_nothing_about_change_nothing(rng, monkeypatch):
     model, table = exact_model(rng)
     noise = model.likelihood.noise.detach().expand(2000)
     residual = 9.0 * worlds.normal(rng, 2000) * noise.sqrt()
+    monkeypatch.setattr(calibration, "_gap_variance", lambda *given: None)
     for share, changes in ((0.5, False), (1.0, True)):
         left_out = LeftOut(residual, 0.1 * noise, noise, share)
         monkeypatch.setattr(calibration, "leave_out", lambda *given, left_out=left_out: left_out)
         assert (calibrate_noise(model, table, worlds.raw(table), rng) > 1.0) == changes
 
 
-def test_a_fit_on_a_clean_table_ends_with_a_noise_that_predicts_better(monkeypatch):
-    """What inducing points leave open counts as noise in the bound, and once more in a prediction."""
-    rng, factors = np.random.default_rng(1), []
-    X = rng.uniform(size=(40, 2))
-    functions = np.cos(X @ rng.normal(0.0, 5.0, (2, 100)) + rng.uniform(0.0, 6.0, 100)) @ rng.standard_normal((100, 2))
-    Y = functions @ rng.standard_normal((2, 20)) / 10.0 + 0.02 * rng.standard_normal((40, 20))
-    held = rng.uniform(size=Y.shape) < 0.2
-    monkeypatch.setattr(tlvmogp, "calibrate_noise", lambda *given: factors.append(calibrate_noise(*given)) or 1.0)
-    model = manygp.TLVMOGP(latent_dim=2, num_inducing=100, epochs=60, device="cpu", progress=False)
-    after = model.fit(X, np.where(held, np.nan, Y)).evaluate(X, np.where(held, Y, np.nan))
-    model.model_.likelihood.noise = model.model_.likelihood.noise / factors[0]
-    before = model.evaluate(X, np.where(held, Y, np.nan))
-    assert factors[0] < 0.8
-    assert after["nll"] < before["nll"] - 0.01
-    assert after["coverage90"] < before["coverage90"]
-
-
-@pytest.mark.parametrize("setting", [{"freeze_likelihood": float("inf")}, {"preset": "paper"}], ids=str)
-def test_a_noise_that_is_not_to_be_learned_stays(rng, monkeypatch, setting):
-    monkeypatch.setattr(tlvmogp, "calibrate_noise", lambda *given: pytest.fail("the noise was changed"))
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [({}, 1), ({"freeze_likelihood": float("inf")}, 0), ({"preset": "paper"}, 0)],
+    ids=["default", "frozen", "paper"],
+)
+def test_a_fit_ends_with_it_unless_the_noise_is_not_to_be_learned(rng, monkeypatch, setting, expected):
+    calls = []
+    monkeypatch.setattr(tlvmogp, "calibrate_noise", lambda *given: calls.append(given) or 1.0)
     sizes = {"latent_dim": 1, "num_inducing": 5, "epochs": 1, "standardize": "output", "device": "cpu"}
-    manygp.TLVMOGP(**sizes, progress=False, **setting).fit(rng.uniform(size=(9, 1)), rng.standard_normal((9, 2)))
+    model = manygp.TLVMOGP(**sizes, progress=False, **setting)
+    model.fit(rng.uniform(size=(9, 1)), rng.standard_normal((9, 2)))
+    assert len(calls) == expected
+    assert all(given[0] is model.model_ for given in calls)
+
+
+def test_gaps_that_are_unlike_single_cells_change_nothing(rng, monkeypatch):
+    model, table = exact_model(rng)
+    noise = model.likelihood.noise.detach().expand(2000)
+    left_out = LeftOut(9.0 * worlds.normal(rng, 2000) * noise.sqrt(), 0.1 * noise, noise)
+    monkeypatch.setattr(calibration, "leave_out", lambda *given: left_out)
+    for factor, changes in ((3.0, False), (1.0, True)):
+        gaps = factor * 1.1 * noise
+        monkeypatch.setattr(calibration, "_gap_variance", lambda *given, gaps=gaps: gaps)
+        assert (calibrate_noise(model, table, worlds.raw(table), rng) > 1.0) == changes
+
+
+def test_variances_of_gaps_are_those_of_predictions(rng):
+    model, table = exact_model(rng)
+    Y = table.Y.copy()
+    Y[:, 0], Y[1:, 1] = np.nan, 1.0
+    Y[0, 1:] = [np.nan, 1.0, 1.0]
+    Y[:, 2:] = 1.0
+    # One gap is left in an output that was observed; those of an output without any observation do not count.
+    gaps = calibration._gap_variance(model, Grid(table.X, Y), worlds.raw(table), rng)
+    _, variance = model.predictor(1, 0)(torch.as_tensor(table.X[:1]), torch.tensor([1]))
+    noise = worlds.noise_of(model, torch.tensor([1]))
+    assert_close(gaps, (variance[0] + noise).expand(len(gaps)), EXACT_GP)
+    full = Grid(table.X, np.ones_like(Y))
+    assert calibration._gap_variance(model, full, worlds.raw(full), rng) is None
