@@ -1,7 +1,7 @@
 """What many problems of the same kind say together about the prior of their parameters."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manygp.models.minimise import Problems
@@ -13,6 +13,8 @@ _STEP = 1e-3
 _ROUNDS = 100
 # Fewer problems than this cannot tell how much problems differ; a spread below the least makes no difference.
 _LEAST_PROBLEMS, _LEAST_SPREAD = 3, 0.03
+# A problem whose evidence asks for a parameter so far away, in logarithms, has no maximum.
+_FAR = 10.0
 
 
 @torch.no_grad()
@@ -24,7 +26,8 @@ def pooled_prior(
     The prior θ_p ~ N(c, diag τ²) that makes all data together most probable, with each log evidence a quadratic
     function around `rows` (Laplace), by expectation maximisation. Where problems say much about a parameter and
     differ, its spread is as wide as they do. Where they differ by no more than chance would have them differ, all get
-    about one value. Where they say nothing at all, the prior stays as it was.
+    about one value. Where they say nothing at all, the prior stays as it was. Problems without a maximum, such as the
+    noise of a constant output, have no say.
 
     Parameters
     ----------
@@ -35,11 +38,12 @@ def pooled_prior(
     center, spread
         What was assumed before; the centre counts as much as that of one problem.
     """
-    u, variance = len(rows), torch.full_like(center, spread**2)
+    variance, c = torch.full_like(center, spread**2), center
+    gradient, H, is_bounded = _curvature(evidence, rows, spread)
+    rows, gradient, H = rows[is_bounded], gradient[is_bounded], H[is_bounded]
+    u = len(rows)
     if u < _LEAST_PROBLEMS:
         return center, variance.sqrt()
-    gradient, H = _curvature(evidence, rows)
-    c = center
     for _ in range(_ROUNDS):
         # E step: q(θ_p) = N(m_p, S_p), S_p = (H_p + diag τ⁻²)⁻¹, m_p = θ̂_p + S_p (g_p + (c − θ̂_p) / τ²)
         S = torch.linalg.inv(H + torch.diag_embed(1.0 / variance))
@@ -51,12 +55,18 @@ def pooled_prior(
     return c, variance.sqrt()
 
 
-def _curvature(evidence: Problems, rows: Float[Tensor, "u k"]) -> tuple[Float[Tensor, "u k"], Float[Tensor, "u k k"]]:
-    """Gradients, and minus the Hessians by central differences, held positive semi-definite."""
+def _curvature(
+    evidence: Problems, rows: Float[Tensor, "u k"], spread: float
+) -> tuple[Float[Tensor, "u k"], Float[Tensor, "u k k"], Bool[Tensor, " u"]]:
+    """Gradients, minus the Hessians by central differences (positive semi-definite), and where a maximum is near."""
     which = torch.arange(len(rows), device=rows.device)
     columns = []
     for step in _STEP * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device):
         columns.append((evidence(rows - step, which)[1] - evidence(rows + step, which)[1]) / (2.0 * _STEP))
-    H = torch.stack(columns, -1)
+    gradient, H = evidence(rows, which)[1], torch.stack(columns, -1)
     values, vectors = torch.linalg.eigh(0.5 * (H + H.mT))
-    return evidence(rows, which)[1], (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
+    values = values.clamp(min=0.0)
+    slope = (vectors.mT @ gradient.unsqueeze(-1)).squeeze(-1).abs()
+    # Slopes that matter, and that the curvature does not bring to rest nearby.
+    runs_off = (slope * spread > 1.0) & (slope > _FAR * values)
+    return gradient, (vectors * values.unsqueeze(-2)) @ vectors.mT, ~runs_off.any(-1)

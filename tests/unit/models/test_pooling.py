@@ -56,3 +56,28 @@ def test_outputs_alike_but_for_their_noise(rng):
     assert np.log(model.lengthscale_).std() < 0.1
     bad = noise > 0.1
     assert np.log(model.noise_[bad]).min() - np.log(model.noise_[~bad]).max() > 2.0
+
+
+def test_problems_without_a_maximum_have_no_say(rng):
+    evidence, top = quadratic_problems(rng, 40, [0.3, 0.3], [100.0, 100.0])
+
+    def unbounded(rows, which):
+        """The last problem wants its second parameter as small as can be."""
+        value, gradient = evidence(rows, which)
+        is_last = (which == 39).unsqueeze(-1) & torch.tensor([False, True])
+        return value, torch.where(is_last, -25.0, gradient)
+
+    rows = top.clone()
+    rows[39, 1] = -15.0
+    assumed = torch.zeros(1, 2, dtype=torch.float64)
+    found, expected = pooled_prior(unbounded, rows, assumed, 0.5), pooled_prior(evidence, top[:39], assumed, 0.5)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
+
+
+def test_a_constant_output_is_no_trouble(rng):
+    X = np.linspace(0, 1, 30)[:, None]
+    Y = np.sin(6 * X + np.arange(6)) + 0.1 * rng.standard_normal((30, 6))
+    Y[:, -1] = 3.0
+    model = IndGP(device="cpu", progress=False).fit(X, Y)
+    np.testing.assert_allclose(model.predict(X)[:, -1], 3.0, atol=1e-3)
