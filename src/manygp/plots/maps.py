@@ -1,5 +1,6 @@
 """Values at places: scatter maps side by side."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,9 @@ from manygp.errors import DataError
 from manygp.plots.canvas import VALUES, WARM, Axes, Figure, as_columns, canvas
 
 __all__ = ["plot_map"]
+
+# Characters of a line above a panel.
+_TITLE_WIDTH = 30
 
 
 def plot_map(
@@ -111,7 +115,7 @@ def _draw_group(
         seen = np.isfinite(values)
         axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)
         drawn = axis.scatter(place[0][seen], place[1][seen], c=values[seen], vmin=low, vmax=high, **style)
-        axis.set_title(name)
+        axis.set_title(textwrap.fill(name, _TITLE_WIDTH), fontsize="medium")
     shrink = 0.9 if len(axes) == 1 else 0.5
     figure.colorbar(
         drawn,
