@@ -39,6 +39,7 @@ __all__ = [
 _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 # Standard deviations of log parameters around those of all outputs together: an output with few cells says little.
 _SPREAD = 0.5
+_POOLED_EVALUATIONS = 5
 _MIN_NOISE = 1e-4
 _SPLIT_CELLS = 10_000
 
@@ -242,13 +243,13 @@ def maximise_evidence(
         likelihood.noise = torch.tensor(noise)
         return model.parameter_rows()
 
-    def search(begin: Tensor, center: Tensor, spread: Tensor | float) -> Tensor:
+    def search(begin: Tensor, center: Tensor, spread: Tensor | float, most: int = max_evaluations) -> Tensor:
         def loss(rows: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
             value, gradient = model.value_and_gradient(rows, which)
             pull = (rows - center) / spread
             return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
 
-        return minimise_each(loss, begin, max_evaluations).x
+        return minimise_each(loss, begin, most).x
 
     def common_loss(rows: Tensor) -> Tensor:
         value = model.common_evidence(rows[:1])
@@ -267,7 +268,8 @@ def maximise_evidence(
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
     rows = search(best, center, spread)
     if pool and not model.is_shared:
-        rows = search(rows, *pooled_prior(model.value_and_gradient, rows, center, _SPREAD))
+        # Another prior moves a maximum by little.
+        rows = search(rows, *pooled_prior(model.value_and_gradient, rows, center, _SPREAD), _POOLED_EVALUATIONS)
     model.set_parameter_rows(rows)
     return model.log_evidence(rows, which)
 

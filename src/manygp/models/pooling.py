@@ -1,7 +1,7 @@
 """What many problems of the same kind say together about the prior of their parameters."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manygp.models.minimise import Problems
@@ -13,6 +13,8 @@ _STEP = 1e-3
 _ROUNDS = 100
 # Fewer problems than this cannot tell how much problems differ; a spread below the least makes no difference.
 _LEAST_PROBLEMS, _LEAST_SPREAD = 3, 0.03
+# So many problems tell the prior of any number.
+_MOST_PROBLEMS = 500
 # A problem whose evidence asks for a parameter so far away, in logarithms, has no maximum.
 _FAR = 10.0
 
@@ -39,7 +41,9 @@ def pooled_prior(
         What was assumed before; the centre counts as much as that of one problem.
     """
     variance, c = torch.full_like(center, spread**2), center
-    gradient, H, is_bounded = _curvature(evidence, rows, spread)
+    chosen = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_PROBLEMS), device=rows.device).round().long()
+    rows = rows[chosen]
+    gradient, H, is_bounded = _curvature(evidence, rows, chosen, spread)
     rows, gradient, H = rows[is_bounded], gradient[is_bounded], H[is_bounded]
     u = len(rows)
     if u < _LEAST_PROBLEMS:
@@ -56,10 +60,9 @@ def pooled_prior(
 
 
 def _curvature(
-    evidence: Problems, rows: Float[Tensor, "u k"], spread: float
+    evidence: Problems, rows: Float[Tensor, "u k"], which: Int[Tensor, " u"], spread: float
 ) -> tuple[Float[Tensor, "u k"], Float[Tensor, "u k k"], Bool[Tensor, " u"]]:
     """Gradients, minus the Hessians by central differences (positive semi-definite), and where a maximum is near."""
-    which = torch.arange(len(rows), device=rows.device)
     columns = []
     for step in _STEP * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device):
         columns.append((evidence(rows - step, which)[1] - evidence(rows + step, which)[1]) / (2.0 * _STEP))
