@@ -197,7 +197,7 @@ class OILMM(TrainedEstimator):
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         L = min(L, table.num_outputs)
-        model = self._restore(self._describe(table, L, m, self._projection(table, L, m)))
+        model = self._restore(self._describe(table, L, m, self._projection(table, L)))
         assert isinstance(model.processes, InducingBatch)
         nn.init.normal_(model.processes.Z)
         noise = torch.tensor(_PAPER_NOISE_STD**2)
@@ -222,7 +222,7 @@ class OILMM(TrainedEstimator):
         factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
         found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
         m: Any = self.num_inducing
-        projection = self._projection(table, L, m)
+        projection = self._projection(table, L)
         if m == "auto":
             is_affordable = projection != COUPLED and L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
             m = None if is_affordable else choose_num_points(table, choice.scaling, found)
@@ -291,7 +291,7 @@ class OILMM(TrainedEstimator):
         reason = "converged" if is_flat or len(course) < steps else "budget" if self.epochs == "auto" else "epochs"
         return History(records, reason)
 
-    def _projection(self, table: Table, num_latents: int, num_inducing: Any) -> str:
+    def _projection(self, table: Table, num_latents: int) -> str:
         if self.projection != "auto":
             return self.projection
         if self.preset == "paper":
@@ -301,7 +301,7 @@ class OILMM(TrainedEstimator):
         cells = table.count_per_input()
         is_short = np.mean(cells[cells > 0] < num_latents) > _MAX_SHORT_ROWS
         is_light = table.num_inputs * float(num_latents) ** 2 <= _MAX_PATTERN_NUMBERS
-        can_couple = num_inducing is not None and self.regularization == 1.0
+        can_couple = self.num_inducing is not None and self.regularization == 1.0
         return COUPLED if is_short and is_light and can_couple else "matched"
 
     def _restore(self, sizes: dict[str, Any]) -> OrthogonalMixingModel:

@@ -312,15 +312,16 @@ class CoupledPredictor(OrthogonalPredictor):
 
     def _moments(self, x: Float[Tensor, "n d"], cells: CellGrid, outputs: Int[Tensor, " p"]) -> tuple[Tensor, Tensor]:
         S, U = self.rows.S, self.U[outputs]
-        level, spread = self.conditional(x)
-        a, variance = S.sqrt() * level.T, S * spread.T
+        of_z, spread = self.conditional(x)
+        a, variance = S.sqrt() * of_z.T, S * spread.T
         mean, covariance = a, torch.diag_embed(variance + self.rows.Δ)
         place, known = find_rows(self.model.x, x)
         if bool(known.any()):
             mean, covariance = mean.clone(), covariance.clone()
             mean[known], covariance[known] = self.rows.posterior(place[known], a[known], variance[known])
-        # Covariances by their roots: var f_p = |Rᵀ u_p|² summed over the columns of R
-        root = safe_cholesky(covariance)
-        squared = sum(cells.mix(root[:, :, j], U).square() for j in range(root.shape[-1]))
-        assert isinstance(squared, Tensor)
-        return cells.mix(mean, U), squared
+        # var f_p = u_pᵀ R Rᵀ u_p, a column of R at a time: pairs of columns of U would take the memory of q tables
+        level = cells.mix(mean, U)
+        squared = torch.zeros_like(level)
+        for column in safe_cholesky(covariance).unbind(-1):
+            squared += cells.mix(column, U).square()
+        return level, squared

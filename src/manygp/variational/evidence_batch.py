@@ -52,9 +52,10 @@ class GaussianEvidenceBatch:
         gram, pull = _WeightedGram.apply(K, w), (K.mT @ (w * y).unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            # KᵀK squares the condition number: an error of ε Σ w kᵢᵢ in it is divided by the jitter.
-            error = torch.finfo(Z.dtype).eps * (w * diagonal).sum(-1).max() / max(jitter, 1e-12)
-            if bool(error > _MAX_ROUNDING):
+            # An error of ε Σ w kᵢᵢ kₘₘ in Kᵀ diag(w) K is multiplied by |L⁻¹|² in AA.
+            prior = Kuu.diagonal(dim1=-2, dim2=-1).amax(-1)
+            error = torch.finfo(Z.dtype).eps * (w * diagonal).sum(-1) * prior * Linv.square().sum((-2, -1))
+            if bool(error.max() > _MAX_ROUNDING):
                 A = K @ Linv.mT
                 AA = (A * w.unsqueeze(-1)).mT @ A
             else:
