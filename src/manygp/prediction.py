@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manygp.data import Scaling
+from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
@@ -115,7 +116,7 @@ class Prediction:
 
         Of discrete values it is the smallest whole number that is not exceeded with a probability of at least q.
         """
-        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+        levels = np.atleast_1d(as_numbers(q, "q"))
         if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
             raise SettingError(f"quantile({q!r}): levels must lie strictly between 0 and 1.")
 
@@ -128,16 +129,18 @@ class Prediction:
 
     def interval(self, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
         """Lower and upper end of the central interval that holds y with probability `level`, or more if discrete."""
-        if not 0 < level < 1:
+        if np.ndim(level) or not 0 < as_numbers(level, "level") < 1:
             raise SettingError(f"interval({level!r}): the level must lie strictly between 0 and 1.")
         lower, upper = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
         return lower, upper
 
     def sample(self, n: int = 1, random_state: int = 0) -> FloatArray:
         """`n` draws of every cell, independent between cells, with a new first axis."""
-        if n < 1:
-            raise SettingError(f"sample({n!r}): the number of draws must be at least 1.")
-        generator = torch.Generator(self._device).manual_seed(random_state)
+        if not _is_whole(n) or n < 1:
+            raise SettingError(f"sample({n!r}): the number of draws must be a whole number of at least 1.")
+        if not _is_whole(random_state) or not 0 <= random_state < 2**63:
+            raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1.")
+        generator = torch.Generator(self._device).manual_seed(int(random_state))
 
         def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
             chosen = torch.randint(mean.shape[0], (n, mean.shape[1]), generator=generator, device=self._device)
@@ -163,6 +166,7 @@ class Prediction:
 
     def crps(self, Y: Any) -> FloatArray:
         """Continuous ranked probability score of given values (lower is better); NaN where they are NaN."""
+        self._likelihood.check(self._as_values(Y))
         return self._map_values(Y, [self._crps])[0] * self._scaling.y_scale[self._outputs]
 
     def score(self, Y: Any, plug_in: bool = False) -> dict[str, float]:
@@ -173,14 +177,16 @@ class Prediction:
         holds more than its level, so discrete values count by the share of their probability that lies in the middle
         half, or 90 per cent, of the distribution: what a randomised interval would cover on average.
         """
-        self._likelihood.check(self._as_values(Y))
+        values, scale = self._as_values(Y), self._scaling.y_scale[self._outputs]
+        self._likelihood.check(values)
+        seen = ~np.isnan(values)
+        if not seen.any():
+            raise DataError("Y has no value to score: every one is NaN, or there is none; give at least one.")
         has_crps = isinstance(self._likelihood, Gaussian | Noiseless)
         functions = {"mean": self._mean, "cdf": self._cdf, "log_prob": self._log_prob}
         functions |= {"plug_in": self._plug_in_log_prob} if plug_in else {}
         functions |= {"crps": self._crps} if has_crps else {}
         found = dict(zip(functions, self._map_values(Y, list(functions.values())), strict=True))
-        values, scale = self._as_values(Y), self._scaling.y_scale[self._outputs]
-        seen = ~np.isnan(values)
         log_prob = found["plug_in" if plug_in else "log_prob"] - np.log(scale)
         crps = {"crps": float(np.mean((found["crps"] * scale)[seen]))} if has_crps else {}
         below = cdf = found["cdf"]
@@ -308,7 +314,7 @@ class Prediction:
         return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
-        values = np.asarray(Y, dtype=np.float64)
+        values = as_numbers(Y, "Y")
         if values.ndim == 1 and len(self.shape) == 2 and self.shape[1] == 1:
             values = values[:, None]
         if values.shape != self.shape:
@@ -325,6 +331,10 @@ class Prediction:
                 if everything and parts[0].shape[0] * len(cells) <= _MAX_KEPT:
                     self._kept[start] = parts
             yield chunk, parts
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _share_inside(below: FloatArray, cdf: FloatArray, level: float) -> FloatArray:

@@ -84,6 +84,12 @@ def test_modules_of_the_user_are_passed_to_load(tmp_path):
     assert_same(loaded, model)
 
 
+def test_modules_that_the_model_has_no_place_for_are_refused(folder):
+    for name in ("kernel", "colonel"):
+        with pytest.raises(ModelFileError, match=f"not fitted with a module of your own as {name}"):
+            manygp.load(folder, **{name: gpytorch.kernels.RBFKernel()})
+
+
 def test_a_module_unlike_the_saved_one_is_refused(tmp_path):
     model = manygp.TLVMOGP(**TINY, embedding=Wide(3)).fit(*observations())
     model.save(tmp_path / "model")
@@ -204,7 +210,9 @@ def test_an_unknown_kind_of_model(folder, name):
         {"history": None},
         {"history": {"records": [{}], "stop_reason": "epochs"}},
         {"output_names": None},
+        {"output_names": "abc"},
         {"seed": "none"},
+        {"seed": math.inf},
     ],
     ids=str,
 )

@@ -108,9 +108,28 @@ def test_interval_levels_outside_the_unit_interval(world, level):
         world.prediction().interval(level)
 
 
-def test_no_draws(world):
-    with pytest.raises(SettingError, match="at least 1"):
-        world.prediction().sample(0)
+@pytest.mark.parametrize("n", [0, -1, True])
+def test_no_number_of_draws(world, n):
+    with pytest.raises(SettingError, match="whole number of at least 1"):
+        world.prediction().sample(n)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_no_seed(world, seed):
+    with pytest.raises(SettingError, match="is no seed"):
+        world.prediction().sample(1, seed)
+
+
+def test_values_that_are_no_numbers(world):
+    dist = world.prediction()
+    for ask in (dist.log_prob, dist.cdf, dist.crps, dist.score):
+        with pytest.raises(DataError, match="numbers were expected"):
+            ask("ninety")
+
+
+def test_nothing_to_score(world):
+    with pytest.raises(DataError, match="Y has no value to score"):
+        world.prediction().score(np.full((6, 2), np.nan))
 
 
 @pytest.mark.parametrize("shape", [(6,), (5, 2), (6, 3), (2, 6), (6, 2, 1)])

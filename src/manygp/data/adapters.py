@@ -11,11 +11,15 @@ import pandas as pd
 from scipy import sparse
 
 from manygp.data.annotated import annotated_inputs, annotated_values, is_annotated
+from manygp.data.names import given_names
 from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
 from manygp.errors import DataError
 
-__all__ = ["as_inputs", "as_table", "cells_table"]
+__all__ = ["as_inputs", "as_table", "cells_table", "own_names"]
+
+# Squares of larger inputs are beyond double precision.
+_LARGEST_INPUT = 1e150
 
 
 def as_table(
@@ -47,14 +51,14 @@ def as_table(
     if is_annotated(X):
         if Y is not None:
             raise DataError("X is an AnnData, which holds the values itself, and Y was given too; leave Y out.")
-        output_names = tuple(X.var_names) if output_names is None else output_names
+        output_names = own_names(X) if output_names is None else output_names
         Y = annotated_values(X, layer)
     elif layer is not None:
         raise DataError(f"layer={layer!r} belongs to an AnnData, and X is a {type(X).__name__}; leave it out.")
     if Y is None:
         raise DataError("A model requires y to be passed, but the target y is None; give the observed values as Y.")
     inputs = as_inputs(_own_inputs(Y) if X is None else X)
-    names = _own_names(Y) if output_names is None else tuple(output_names)
+    names = own_names(Y) if output_names is None else output_names
     values = _as_csr(Y) if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y"), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
@@ -89,7 +93,7 @@ def cells_table(
         raise DataError(f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x.")
     if np.isinf(values).any():
         raise DataError("y contains infinity; mark missing values as NaN and remove infinite ones.")
-    labels, names = _label_cells(outputs, None if output_names is None else tuple(output_names))
+    labels, names = _label_cells(outputs, None if output_names is None else given_names(output_names))
     if len(labels) != len(values):
         raise DataError(f"There are {len(values)} cells and {len(labels)} outputs; name one output for each cell.")
     kept = ~np.isnan(values)
@@ -130,6 +134,9 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
         raise DataError(f"{name} has 0 rows (shape={numbers.shape}) while a minimum of 1 is required.")
     if not np.isfinite(numbers).all():
         raise DataError(f"{name} contains NaN or infinity; inputs must be known, so drop or fill those rows.")
+    largest = np.abs(numbers).max()
+    if largest > _LARGEST_INPUT:
+        raise DataError(f"{name} contains {largest:.3g}, which is too large to square; divide it by a large number.")
     return numbers
 
 
@@ -142,7 +149,10 @@ def _own_inputs(Y: Any) -> Any:
     raise DataError(f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y.")
 
 
-def _own_names(Y: Any) -> tuple[Hashable, ...] | None:
+def own_names(Y: Any) -> tuple[Hashable, ...] | None:
+    """Return what columns, coordinates or the variables of an AnnData call the outputs, where they have names."""
+    if is_annotated(Y):
+        return tuple(Y.var_names)
     if isinstance(Y, pd.DataFrame):
         return tuple(Y.columns)
     if isinstance(Y, pd.Series) and Y.name is not None:
@@ -156,9 +166,7 @@ def _own_names(Y: Any) -> tuple[Hashable, ...] | None:
 def _axis_names(Y: Any, dimension: Hashable) -> list[Hashable]:
     if dimension not in Y.indexes:
         return list(range(Y.sizes[dimension]))
-    labels = Y.indexes[dimension]
-    # Names are written to files and typed by hand, which dates survive as text only.
-    return [str(label) for label in labels] if labels.dtype.kind in "mM" else list(labels.tolist())
+    return list(Y.indexes[dimension].tolist())
 
 
 def _as_matrix(values: Any, source: Any, name: str) -> Any:
@@ -223,9 +231,15 @@ def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntA
     labels = pd.Series(_as_labels(outputs))
     if labels.isna().any():
         raise DataError("outputs contains missing values; name the output of every cell.")
+    if labels.dtype.kind in "mM":
+        labels = labels.map(str)
+    try:
+        distinct = labels.cat.categories if isinstance(labels.dtype, pd.CategoricalDtype) else labels.unique()
+    except TypeError as error:
+        message = "outputs contains names that cannot be looked up; give strings, numbers or tuples of them."
+        raise DataError(message) from error
     if names is None:
-        categorical = isinstance(labels.dtype, pd.CategoricalDtype)
-        names = tuple(labels.cat.categories if categorical else _sorted_names(labels.unique()))
+        names = tuple(distinct if isinstance(labels.dtype, pd.CategoricalDtype) else _sorted_names(distinct))
     # Tuples as names would become a MultiIndex, which does not look tuples up as such.
     index = pd.Index(names, tupleize_cols=False)
     if not index.is_unique:
@@ -238,15 +252,14 @@ def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntA
 
 
 def _as_labels(outputs: Any) -> Any:
-    if isinstance(outputs, pd.Series | pd.Index | pd.Categorical):
-        labels = outputs
-    else:
-        held = outputs if isinstance(outputs, np.ndarray) else list(outputs)
+    labels = outputs
+    if not isinstance(outputs, pd.Series | pd.Index | pd.Categorical | np.ndarray):
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+            raise DataError(f"outputs={outputs!r} is no list of names; give one output name for each cell.")
+        held = list(outputs)
         # Through an empty object array, because numpy would spread tuples over a second axis.
-        labels = held
-        if isinstance(held, list):
-            labels = np.empty(len(held), dtype=object)
-            labels[:] = held
+        labels = np.empty(len(held), dtype=object)
+        labels[:] = held
     if np.ndim(labels) != 1:
         raise DataError(f"outputs has shape {np.shape(labels)}; expected one output name for each cell.")
     return labels

@@ -13,7 +13,7 @@ from manygp.errors import DataError
 
 __all__ = ["DataTypeError", "as_numbers", "frame_numbers", "is_dataarray"]
 
-EPOCH = np.datetime64("1970-01-01", "ns")
+EPOCH = np.datetime64("1970-01-01", "D")
 
 
 class DataTypeError(DataError, TypeError):
@@ -69,6 +69,9 @@ def _series_numbers(series: pd.Series, name: str) -> FloatArray:
         series = series.dt.tz_convert(None)
     if isinstance(series.dtype, pd.PeriodDtype):
         series = series.dt.to_timestamp()
+    if series.dtype == object:
+        # pandas' own mark of a missing value is no number to numpy.
+        series = series.where(series.notna(), np.nan)
     if isinstance(series.dtype, np.dtype):
         return _array_numbers(series.to_numpy(), name)
     if not pd.api.types.is_numeric_dtype(series.dtype):
@@ -78,10 +81,8 @@ def _series_numbers(series: pd.Series, name: str) -> FloatArray:
 
 def _array_numbers(array: np.ndarray[Any, Any], name: str) -> FloatArray:
     kind = array.dtype.kind
-    if kind == "M":
-        return _days(array.astype("datetime64[ns]") - EPOCH)
-    if kind == "m":
-        return _days(array)
+    if kind in "mM":
+        return _days(array, name)
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has dtype {array.dtype}; give real numbers.")
     if kind in "USV":
@@ -94,5 +95,10 @@ def _array_numbers(array: np.ndarray[Any, Any], name: str) -> FloatArray:
         raise DataError(f"{name} holds values that are not numbers ({error}); give numbers or NaN.") from error
 
 
-def _days(span: np.ndarray[Any, Any]) -> FloatArray:
-    return np.asarray(span / np.timedelta64(1, "D"), dtype=np.float64)
+def _days(array: np.ndarray[Any, Any], name: str) -> FloatArray:
+    # In the unit that dates come in: nanoseconds would overflow outside of 1678 to 2262.
+    span = array - EPOCH if array.dtype.kind == "M" else array
+    try:
+        return np.asarray(span / np.timedelta64(1, "D"), dtype=np.float64)
+    except TypeError as error:
+        raise DataError(f"{name} holds spans of months or years, whose length varies; give them in days.") from error

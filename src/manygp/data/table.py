@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from manygp.data.names import checked_names
 from manygp.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Table(ABC):
         if X.ndim != 2:
             raise DataError(f"X has shape {X.shape}; expected (inputs, features), so give a 2-D array.")
         self.X = X
-        self.output_names = _checked_names(output_names, num_outputs)
+        self.output_names = checked_names(output_names, num_outputs)
         self.feature_names = None if feature_names is None else tuple(feature_names)
 
     @property
@@ -115,10 +116,6 @@ class Table(ABC):
         center
             What to subtract from each output first, shape (p,).
         """
-
-    def outputs_index(self, outputs: Any = None) -> IntArray:
-        """Return the positions of outputs given by name or position, shape (k,), see `find_outputs`."""
-        return find_outputs(self.output_names, outputs)
 
 
 class Grid(Table):
@@ -336,61 +333,3 @@ class Cells(Table):
         Y = np.full((len(X), self.num_outputs), np.nan)
         Y[row.reshape(-1), self.output] = self.y
         return Grid(X, Y, self.output_names, feature_names=self.feature_names)
-
-
-def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> IntArray:
-    """Return the positions of outputs given by name or position, shape (k,).
-
-    Parameters
-    ----------
-    names
-        All output names in order.
-    outputs
-        One name or a sequence of names; an integer that is no name is a position; None means all.
-    """
-    if outputs is None:
-        return np.arange(len(names), dtype=np.int64)
-    positions = {name: position for position, name in enumerate(names)}
-
-    def is_name(value: Any) -> bool:
-        return _is_hashable(value) and value in positions
-
-    def position(name: Any) -> int:
-        if is_name(name):
-            return positions[name]
-        is_integer = isinstance(name, int | np.integer) and not isinstance(name, bool)
-        if is_integer and 0 <= name < len(names):
-            return int(name)
-        known = ", ".join(repr(known) for known in names[:5]) + (", ..." if len(names) > 5 else "")
-        raise DataError(
-            f"Output {name!r} is unknown; expected one of the {len(names)} output names ({known}) or a position "
-            f"from 0 to {len(names) - 1}."
-        )
-
-    if isinstance(outputs, str) or not isinstance(outputs, Iterable) or is_name(outputs):
-        outputs = [outputs]
-    return np.array([position(name) for name in outputs], dtype=np.int64)
-
-
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[Hashable, ...]:
-    if names is None:
-        return tuple(range(num_outputs))
-    checked = tuple(names)
-    if len(checked) != num_outputs:
-        raise DataError(f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each.")
-    seen: set[Hashable] = set()
-    for name in checked:
-        if not _is_hashable(name):
-            raise DataError(f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them.")
-        if name in seen:
-            raise DataError(f"Output name {name!r} occurs more than once; give every output a name of its own.")
-        seen.add(name)
-    return checked

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from manygp.data import Scaling, Table, as_table
+from manygp.data.adapters import own_names
+from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
 from manygp.data.table import Grid
@@ -123,9 +125,11 @@ class AdaptiveEstimator(LatentVariableEstimator):
             self._check_exposure(self.model_.likelihood)
             table.exposure = as_exposure(exposure, table)
         check_support(self.model_.likelihood, table)
-        names = self._names_behind(table, output_names, Y)
+        names = self._names_behind(table, output_names, X if is_annotated(X) else Y)
         population, base, unit = self._population()
         prior = None if latent_mean is None else self._new_latents(latent_mean, latent_variance)
+        if prior is not None and len(prior[0]) != len(names):
+            raise DataError(f"latent_mean has {len(prior[0])} rows for {len(names)} new outputs; give a row for each.")
         features = None
         if output_coordinates is not None or self.model_.coordinates is not None:
             features = self._features(output_coordinates, names)
@@ -261,9 +265,9 @@ class AdaptiveEstimator(LatentVariableEstimator):
 
     def _names_behind(self, table: Grid, given: Any, Y: Any) -> tuple[Hashable, ...]:
         """Names of new outputs that none of the fit has."""
-        is_named = given is not None or hasattr(Y, "columns") or hasattr(Y, "dims")
-        if not is_named:
-            return tuple(range(self.n_outputs_, self.n_outputs_ + table.num_outputs))
+        if given is None and own_names(Y) is None:
+            first = 1 + max([self.n_outputs_ - 1, *(name for name in self.output_names_ if isinstance(name, int))])
+            return tuple(range(first, first + table.num_outputs))
         known = set(self.output_names_)
         twice = [name for name in table.output_names if name in known]
         if twice:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
 from manygp.data.annotated import is_annotated
 from manygp.data.exposure import as_exposure
-from manygp.data.table import FloatArray, IntArray, find_outputs
+from manygp.data.names import find_outputs
+from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size
@@ -337,9 +339,10 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         self._check_fitted()
         inputs = as_inputs(X, self.n_features_in_, model=type(self).__name__)
         try:
-            validate_data(self, inputs if is_annotated(X) else X, reset=False, skip_check_array=True)
+            # Only frames have names to compare; scikit-learn finds no features in series, times or AnnData.
+            validate_data(self, X if isinstance(X, pd.DataFrame) else inputs, reset=False, skip_check_array=True)
         except ValueError as error:
-            raise DataError(str(error)) from error
+            raise DataError(" ".join(str(error).split())) from error
         return inputs
 
     def __sklearn_tags__(self) -> Any:

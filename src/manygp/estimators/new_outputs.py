@@ -11,6 +11,8 @@ from torch import Tensor
 
 from manygp.data import Table
 from manygp.data.coordinates import describe_outputs
+from manygp.data.names import checked_names
+from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.estimators.trained import TrainedEstimator
@@ -120,7 +122,7 @@ class LatentVariableEstimator(TrainedEstimator):
         return self._tensor(values).flatten(1), self._tensor(spread).flatten(1)
 
     def _spread(self, variance: Any, shape: tuple[int, ...]) -> FloatArray:
-        given = np.asarray(variance, dtype=np.float64)
+        given = as_numbers(variance, "latent_variance")
         own = given[:, None, None] if given.ndim == 1 else given[:, None] if given.ndim == 2 else given
         try:
             spread = np.broadcast_to(own, shape)
@@ -172,12 +174,7 @@ class LatentVariableEstimator(TrainedEstimator):
 
 def names_of(table: Any, given: Sequence[Hashable] | None, count: int) -> tuple[Hashable, ...]:
     """Names of new outputs: as given, those of a table's rows, or their numbers."""
-    if given is None:
-        return tuple(table.index) if hasattr(table, "iloc") else tuple(range(count))
-    names = tuple(given)
-    if len(names) != count or len(set(names)) != count:
-        raise DataError(f"output_names has {len(names)} names for {count} new outputs; give each one of its own.")
-    return names
+    return checked_names(table.index if given is None and hasattr(table, "iloc") else given, count)
 
 
 def moved_scales(base: float, unit: float, extra: Tensor) -> tuple[FloatArray, FloatArray]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from manygp._version import __version__
 from manygp.data import Scaling
+from manygp.data.names import checked_names
 from manygp.errors import ModelFileError
 from manygp.estimators.estimator import Estimator
 from manygp.training import EpochRecord, History
@@ -26,6 +27,8 @@ __all__ = ["load_estimator", "save"]
 
 FORMAT = 1
 CONFIG, TENSORS = "manygp.json", "tensors.safetensors"
+# What a spoilt setting or size can end in.
+_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError)
 
 
 def save(estimator: Estimator, path: Path) -> None:
@@ -77,6 +80,9 @@ def load_estimator(
         raise ModelFileError(f"{path} holds a model of the unknown kind {name!r}: known are {', '.join(estimators)}.")
     try:
         tensors = load_file(path / TENSORS)
+        for key in modules:
+            if not isinstance(config["settings"].get(key), dict) or "module" not in config["settings"][key]:
+                raise ModelFileError(f"{path} was not fitted with a module of your own as {key}: leave {key}= out.")
         settings = {key: _decode(key, value, tensors, modules, path) for key, value in config["settings"].items()}
         estimator = estimators[name](**settings)
         estimator._check_settings()
@@ -86,7 +92,7 @@ def load_estimator(
         _attach(estimator, model.train(False), config, tensors)
     except ModelFileError:
         raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (OSError, SafetensorError, *_DAMAGE) as error:
         raise ModelFileError(f"{path} is damaged and cannot be loaded ({_first_line(error)}).") from error
     return estimator
 
@@ -116,16 +122,15 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    scaling = {
-        key.removeprefix("scaling."): value.numpy() for key, value in tensors.items() if key.startswith("scaling.")
-    }
+    scaling = {key: value.numpy() for key, value in _with_prefix(tensors, "scaling.").items()}
     estimator.model_, estimator.scaling_ = model, Scaling.from_arrays(scaling)
     history = config["history"]
     estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
     estimator._seed, estimator._flat_ = int(config["seed"]), bool(config["flat"])
-    estimator.output_names_ = tuple(_decode_name(name) for name in config["output_names"])
     estimator.n_features_in_ = int(config["sizes"]["num_features"])
     estimator.n_outputs_ = int(config["sizes"]["num_outputs"])
+    names = [_decode_name(name) for name in config["output_names"]]
+    estimator.output_names_ = checked_names(names, estimator.n_outputs_)
     if config["feature_names"] is not None:
         estimator.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
 

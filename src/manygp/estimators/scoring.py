@@ -1,14 +1,17 @@
 """How an estimator is held against observations that it has not seen."""
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from manygp.data import as_table
+from manygp.data import Grid, as_table
+from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
+from manygp.data.numbers import as_numbers
+from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.prediction import Prediction
 
@@ -62,24 +65,19 @@ class ScoringMixin(RegressorMixin):
         """
         self._check_fitted()
         table = as_table(X, Y, layer=layer)
-        named = hasattr(Y, "columns") or hasattr(Y, "dims") or is_annotated(X)
-        if outputs is None and named and set(table.output_names) <= set(self.output_names_):
-            # Columns that say which outputs they are may come in any order.
-            outputs = list(table.output_names)
-        if outputs is None and table.num_outputs != self.n_outputs_:
-            raise DataError(
-                f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
-                "in the same order, or name them with outputs=."
-            )
-        return self.predict_dist(table.X, outputs, exposure=exposure).score(
-            table.values(slice(0, table.num_inputs)), plug_in=plug_in
-        )
+        outputs = self._outputs_of(table, own_names(X if is_annotated(X) else Y), outputs)
+        inputs = table.X if X is None else X
+        return self.predict_dist(inputs, outputs, exposure=exposure).score(_values(table), plug_in=plug_in)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
-        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        mean = np.asarray(self.predict(X)).reshape(Y.shape)
-        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        self._check_fitted()
+        table = as_table(X, y)
+        mean = self.predict_dist(table.X if X is None else X, self._outputs_of(table, own_names(y))).mean
+        Y = _values(table)
+        weight = np.ones(len(Y)) if sample_weight is None else as_numbers(sample_weight, "sample_weight")
+        if weight.shape != (len(Y),):
+            raise DataError(f"sample_weight has shape {weight.shape} and X has {len(Y)} rows; give one for each row.")
         w = np.where(np.isnan(Y), 0.0, weight[:, None])
         filled = np.nan_to_num(Y)
         total = np.maximum(w.sum(0), np.finfo(float).tiny)
@@ -89,3 +87,28 @@ class ScoringMixin(RegressorMixin):
         if not usable.any():
             return float(np.mean(np.where(explained > 0, 0.0, 1.0)))
         return float(np.mean(1.0 - explained[usable] / spread[usable]))
+
+    def _outputs_of(self, table: Grid, names: Sequence[Hashable] | None, outputs: Any = None) -> Any:
+        """Which outputs of the model the columns of a table are, for `predict_dist`."""
+        if outputs is not None:
+            return outputs
+        known = set(self.output_names_)
+        unknown = [name for name in table.output_names if name not in known]
+        if names is not None and not unknown:
+            # Columns that say which outputs they are may come in any order.
+            return list(table.output_names)
+        if names is not None and len(unknown) < table.num_outputs:
+            raise DataError(
+                f"Y has a column {unknown[0]!r}, which is no output of the model as others of its columns are; leave "
+                "it out, or say with outputs= which outputs the columns are."
+            )
+        if table.num_outputs != self.n_outputs_:
+            raise DataError(
+                f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
+                "in the same order, or name them with outputs=."
+            )
+        return None
+
+
+def _values(table: Grid) -> FloatArray:
+    return table.values(slice(0, table.num_inputs))

@@ -1,3 +1,4 @@
+import datetime
 import subprocess
 import sys
 
@@ -78,6 +79,19 @@ def test_times_become_days_in_every_container(times):
     assert as_inputs(times).tolist() == [[2.0], [3.0]]
 
 
+@pytest.mark.parametrize("year", ["1500", "3000"])
+def test_dates_beyond_the_range_of_nanoseconds(year):
+    days = (datetime.date(int(year), 3, 1) - datetime.date(1970, 1, 1)).days
+    for unit in ("D", "s", "us"):
+        assert as_inputs(np.array([[f"{year}-03-01"]], dtype=f"datetime64[{unit}]")).tolist() == [[days]]
+
+
+def test_missing_values_of_pandas_in_a_column_of_objects():
+    frame = pd.DataFrame({"a": [1.5, pd.NA, None, 2], "b": [1, 2, 3, pd.NA]}, dtype=object)
+    expected = [[1.5, 1.0], [np.nan, 2.0], [np.nan, 3.0], [2.0, np.nan]]
+    assert np.array_equal(as_table(X, frame).Y, expected, equal_nan=True)
+
+
 def test_names_given_win_over_names_found():
     table = as_table(X, pd.DataFrame(np.ones((4, 2)), columns=["a", "b"]), output_names=["c", "d"])
     assert table.output_names == ("c", "d")
@@ -131,6 +145,10 @@ def test_cells_of_any_kind_of_name():
     assert table.output.tolist() == [0, 2, 0, 2]
     assert table.output_names == (7, 5, 3)
     assert all(type(name) is int for name in cells_table(X, np.array([7, 3, 7, 3]), np.ones(4)).output_names)
+    days = pd.to_datetime(["2020-01-02", "2020-01-01"] * 2)
+    dated = cells_table(X, days, np.ones(4))
+    assert dated.output_names == ("2020-01-01 00:00:00", "2020-01-02 00:00:00")
+    assert cells_table(X, days, np.ones(4), output_names=days[:2]).output.tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +174,8 @@ def test_cells_of_any_kind_of_name():
         (np.ones((0, 2)), np.ones((0, 1)), "0 rows"),
         (np.array([[1.0], [np.nan], [2.0], [3.0]]), np.ones(4), "NaN or infinity"),
         (np.array([[1.0], [np.inf], [2.0], [3.0]]), np.ones(4), "NaN or infinity"),
+        (np.array([[1.0], [1e200], [2.0], [3.0]]), np.ones(4), r"1e\+200, which is too large"),
+        (np.arange(4).astype("timedelta64[M]")[:, None], np.ones(4), "months or years"),
     ],
 )
 def test_bad_grids_are_refused_in_one_sentence(X, Y, says):
@@ -190,6 +210,12 @@ def test_bad_masks_are_refused(mask):
         (["a", "b", "a", "a"], np.ones(4), ["a"], "'b'"),
         (["a"] * 4, np.ones(4), ["a", "a"], "more than once"),
         (np.zeros((4, 1)), np.ones(4), None, r"shape \(4, 1\)"),
+        (5, np.ones(4), None, "outputs=5 is no list of names"),
+        (None, np.ones(4), None, "outputs=None is no list of names"),
+        ("abcd", np.ones(4), None, "outputs='abcd' is no list of names"),
+        ([["a"], ["b"]] * 2, np.ones(4), None, "cannot be looked up"),
+        ([{}] * 4, np.ones(4), None, "cannot be looked up"),
+        (["a"] * 4, np.ones(4), 7, "output_names=7 is no list of names"),
     ],
 )
 def test_bad_cells_are_refused_in_one_sentence(outputs, y, names, says):

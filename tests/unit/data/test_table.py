@@ -46,37 +46,6 @@ def test_row_chunks_cover_every_row_once(grid):
     assert [rows.stop - rows.start for rows in tall.row_chunks(max_cells=6)] == [3, 3, 1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [("b", [1]), (["c", "a"], [2, 0]), (2, [2]), (["a", 1], [0, 1]), (None, [0, 1, 2]), (np.array([1, 2]), [1, 2])],
-)
-def test_outputs_are_looked_up_by_name_then_by_position(grid, asked, expected):
-    assert grid.outputs_index(asked).tolist() == expected
-
-
-def test_an_integer_name_wins_over_a_position():
-    grid = Grid(np.zeros((1, 1)), np.ones((1, 2)), [1, 0])
-    assert grid.outputs_index([1, 0]).tolist() == [0, 1]
-
-
-def test_a_tuple_that_is_a_name_is_one_output():
-    grid = Grid(np.zeros((1, 1)), np.ones((1, 2)), [(50.0, 1), (50.0, 2)])
-    assert grid.outputs_index((50.0, 2)).tolist() == [1]
-    assert grid.outputs_index([(50.0, 2), (50.0, 1)]).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("asked", ["z", ["a", "z"], 3, -1, True, [[0]], 0.5])
-def test_an_unknown_output_is_refused_with_a_few_known_names(grid, asked):
-    with pytest.raises(DataError, match="'a', 'b', 'c'"):
-        grid.outputs_index(asked)
-
-
-@pytest.mark.parametrize("names", [["a", "a", "b"], ["a", "b"], [["a"], "b", "c"]])
-def test_bad_output_names_are_refused(grid, names):
-    with pytest.raises(DataError, match="name"):
-        Grid(grid.X, grid.Y, names)
-
-
 def test_wrong_shapes_are_refused(grid):
     with pytest.raises(DataError, match="3 rows and Y has 2"):
         Grid(np.zeros((3, 1)), grid.Y)

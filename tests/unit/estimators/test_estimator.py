@@ -236,8 +236,17 @@ def test_values_to_score_must_fit(model):
         model.evaluate(X, Y[:, :2], outputs=["a"])
     with pytest.raises(DataError, match="X has 8 rows and Y has 7"):
         model.evaluate(X, Y[:7])
-    with pytest.raises(DataError, match="no observed cell"):
-        model.evaluate(X, np.full_like(Y, np.nan))
+    for ask in (model.evaluate, model.score):
+        with pytest.raises(DataError, match="no observed cell"):
+            ask(X, np.full_like(Y, np.nan))
+        with pytest.raises(DataError, match="Y has 2 outputs"):
+            ask(X, Y[:, :2])
+        with pytest.raises(DataError, match="X has 3 rows and Y has 8"):
+            ask(X[:3], Y)
+        with pytest.raises(DataError, match="Y holds text"):
+            ask(X, Y.astype(str))
+    with pytest.raises(DataError, match=r"sample_weight has shape \(3,\) and X has 8 rows"):
+        model.score(X, Y, np.ones(3))
 
 
 def test_columns_of_a_frame_are_scored_by_name():
@@ -249,14 +258,34 @@ def test_columns_of_a_frame_are_scored_by_name():
     # Names that say nothing to the model are columns in order.
     assert model.evaluate(X, frame.rename(columns=str.upper)) == pytest.approx(expected)
     assert model.evaluate(X, pd.DataFrame(Y)) == pytest.approx(expected)
+    assert model.evaluate(X, frame["b"]) == pytest.approx(model.evaluate(X, Y[:, 1], outputs=["b"]))
+    assert model.score(X, frame[["c", "a", "b"]]) == pytest.approx(model.score(X, Y))
+    for ask in (model.evaluate, model.score):
+        with pytest.raises(DataError, match="Y has a column 'z', which is no output of the model"):
+            ask(X, frame.rename(columns={"b": "z"}))
 
 
 def test_a_frame_with_other_features_is_refused():
     model = tiny().fit(pd.DataFrame(X, columns=["day"]), Y)
     with pytest.raises(DataError, match="feature names"):
         model.predict(pd.DataFrame(X, columns=["night"]))
+    with pytest.raises(DataError, match="feature names") as caught:
+        model.evaluate(pd.DataFrame(X, columns=["night"]), Y)
+    assert "\n" not in str(caught.value)
+    # Without a warning, which would be an error here.
+    model.evaluate(pd.DataFrame(X, columns=["day"]), Y)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         model.predict(X)
+
+
+def test_times_are_predicted_at_as_they_were_fitted():
+    times = pd.date_range("2020-01-01", periods=8, freq="MS")
+    model = tiny().fit(None, pd.DataFrame(Y, index=times, columns=["a", "b", "c"]))
+    expected = model.predict(times.to_numpy()[:, None])
+    for same in (times, pd.Series(times), times.to_frame(), times.tz_localize("UTC"), times.to_period("M")):
+        assert np.array_equal(model.predict(same), expected)
+    xarray = pytest.importorskip("xarray")
+    assert np.array_equal(model.predict(xarray.DataArray(times, dims="time")), expected)
 
 
 def test_settings_of_predictions_are_checked_too():

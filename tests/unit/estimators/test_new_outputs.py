@@ -1,5 +1,7 @@
 """Outputs that were not in the fit: from a prior, and from a few observations."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -80,8 +82,11 @@ def test_what_predict_new_outputs_refuses(known):
         known.predict_new_outputs(X, latent_mean=np.zeros((4, 2)), latent_variance=-1.0)
     with pytest.raises(SettingError, match="give output_coordinates or latent_mean"):
         known.predict_new_outputs(X)
-    with pytest.raises(DataError, match="each one of its own"):
-        known.predict_new_outputs(X, latent_mean=np.zeros((2, 2)), output_names=["a", "a"])
+    with pytest.raises(DataError, match="latent_variance holds text"):
+        known.predict_new_outputs(X, latent_mean=np.zeros((4, 2)), latent_variance="wide")
+    for names in ({"output_names": ["a", "a"]}, {"latent_mean": pd.DataFrame(np.zeros((2, 2)), ["a", "a"])}):
+        with pytest.raises(DataError, match="'a' occurs more than once"):
+            known.predict_new_outputs(X, **{"latent_mean": np.zeros((2, 2))} | names)
 
 
 # -- prior means -------------------------------------------------------------------------------------------------------
@@ -233,8 +238,21 @@ def test_sparse_counts_and_named_inputs_are_adapted_to(rng):
         model.adapt(frame, -counts[:, 9:])
 
 
+def test_names_of_adapted_outputs_are_new(free, field):
+    Y = field[1][:, 30:32]
+    assert free.adapt(X, Y).output_names_[30:] == (30, 31)
+    renamed = copy.copy(free)
+    renamed.output_names_ = (*range(29), 31)
+    assert renamed.adapt(X, Y).output_names_[30:] == (32, 33)
+    assert free.adapt(X, pd.Series(Y[:, 0], name="north")).output_names_[30:] == ("north",)
+    with pytest.raises(DataError, match="3 is an output of the fit already"):
+        free.adapt(X, pd.Series(Y[:, 0], name=3))
+
+
 def test_what_adapt_refuses(free, field):
     Y = field[1][:, 30:32]
+    with pytest.raises(DataError, match="latent_mean has 1 rows for 2 new outputs"):
+        free.adapt(X, Y, latent_mean=np.zeros((1, free.latent_mean_.shape[1])))
     with pytest.raises(DataError, match="0 is an output of the fit already"):
         free.adapt(X, Y, output_names=[0, "new"])
     with pytest.raises(DataError, match="features"):

@@ -1,0 +1,100 @@
+"""Names of outputs: what may be one, and which output a name or a number stands for."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from manygp.errors import DataError
+
+__all__ = ["checked_names", "find_outputs", "given_names"]
+
+_DATES = (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period)
+
+
+def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
+    """Return the positions of outputs given by name or position, shape (k,).
+
+    Parameters
+    ----------
+    names
+        All output names in order.
+    outputs
+        One name or a sequence of names; an integer that is no name is a position; None means all.
+    """
+    if outputs is None:
+        return np.arange(len(names), dtype=np.int64)
+    positions = {name: position for position, name in enumerate(names)}
+
+    def named(value: Any) -> int | None:
+        key = _plain(value)
+        found = positions.get(key) if _is_hashable(key) else None
+        # True equals 1, but who asks for it does not mean the output of that name.
+        return None if found is None or _is_bool(names[found]) != _is_bool(key) else found
+
+    def position(name: Any) -> int:
+        found = named(name)
+        if found is not None:
+            return found
+        if isinstance(name, int | np.integer) and not _is_bool(name) and 0 <= name < len(names):
+            return int(name)
+        known = ", ".join(repr(known) for known in names[:5]) + (", ..." if len(names) > 5 else "")
+        raise DataError(
+            f"Output {name!r} is unknown; expected one of the {len(names)} output names ({known}) or a position "
+            f"from 0 to {len(names) - 1}."
+        )
+
+    if isinstance(outputs, str) or not isinstance(outputs, Iterable) or named(outputs) is not None:
+        outputs = [outputs]
+    return np.array([position(name) for name in outputs], dtype=np.int64)
+
+
+def given_names(names: Any) -> tuple[Hashable, ...]:
+    """Return names of outputs as a user gave them; dates become text.
+
+    Names are written to files and typed by hand, which dates survive as text only.
+    """
+    if not isinstance(names, Iterable):
+        raise DataError(f"output_names={names!r} is no list of names; give one name for each output.")
+    return tuple(_plain(name) for name in names)
+
+
+def checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[Hashable, ...]:
+    """Return one distinct name for each output; 0, 1, 2, ... where none are given."""
+    if names is None:
+        return tuple(range(num_outputs))
+    checked = given_names(names)
+    if len(checked) != num_outputs:
+        raise DataError(f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each.")
+    seen: set[Hashable] = set()
+    for name in checked:
+        # NaN is not equal to itself.
+        if not _is_hashable(name) or name != name:
+            raise DataError(f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them.")
+        if name in seen:
+            raise DataError(f"Output name {name!r} occurs more than once; give every output a name of its own.")
+        seen.add(name)
+    return checked
+
+
+def _plain(name: Any) -> Any:
+    if isinstance(name, tuple):
+        return tuple(_plain(part) for part in name)
+    return str(name) if isinstance(name, _DATES) else name
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
