@@ -8,7 +8,7 @@ import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.reading import describe, fit_table, listed, match_inputs, match_names, score_table, some
+from manygp.cli.reading import describe, fit_table, listed, match_inputs, match_names, score_table, some, with_inputs
 from manygp.cli.settings import model_class, parse_settings
 from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
 from manygp.data import Table
@@ -112,15 +112,19 @@ def fit(
     Ctrl-C ends the fit early and saves what was learnt so far.
     """
     from manygp.estimators import ESTIMATORS
+    from manygp.estimators.persistence import check_target
 
     kind = model_class(model, ESTIMATORS)
     chosen = parse_settings(kind, settings or [])
     if quiet:
         chosen["progress"] = False
-    if out.exists() and not out.is_dir():
-        raise SettingError(f"--out {out} is a file; name a folder for the model.")
-    # A folder that cannot be made is better known before the fit than after it.
-    out.parent.mkdir(parents=True, exist_ok=True)
+    # A folder that cannot be written to is better known before the fit than after it.
+    check_target(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"--out {out} cannot be made ({error.strerror}); name a folder that you may write to."
+        raise SettingError(message) from error
     table = _read(data, "train", input_columns, output_column, value_column)
     estimator = fit_table(kind(**chosen), table)
     if estimator.history_.stop_reason == "interrupted":
@@ -150,10 +154,8 @@ def predict(
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
     prediction = estimator.predict_dist(X, outputs=names)
-    frame = prediction.to_frame(0.9)
-    # The inputs come first in the frame; they get back the names that the user knows.
-    known = getattr(estimator, "feature_names_in_", [])
-    write_frame(out, frame.rename(columns=dict(zip(frame.columns, known, strict=False))))
+    frame = with_inputs(prediction.to_frame(0.9), X)
+    write_frame(out, frame)
     remark(f"Wrote {len(frame):,} predictions ({len(X):,} inputs x {prediction.shape[1]:,} outputs) to {out}.")
 
 

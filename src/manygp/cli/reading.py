@@ -10,7 +10,7 @@ from manygp.data import Cells, Grid, Table
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["describe", "fit_table", "listed", "match_inputs", "match_names", "score_table", "some"]
+__all__ = ["describe", "fit_table", "listed", "match_inputs", "match_names", "score_table", "some", "with_inputs"]
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -89,6 +89,14 @@ def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatAr
             f"and the file has {some(list(inputs.columns), 6)}."
         )
     return inputs[wanted]
+
+
+def with_inputs(frame: pd.DataFrame, inputs: pd.DataFrame | FloatArray) -> pd.DataFrame:
+    """A frame of predictions whose first columns are the inputs as the user knows them: by name, dates as dates."""
+    if not isinstance(inputs, pd.DataFrame):
+        return frame
+    known = inputs.iloc[np.repeat(np.arange(len(inputs)), len(frame) // len(inputs))].reset_index(drop=True)
+    return pd.concat([known, frame.iloc[:, inputs.shape[1] :]], axis=1)
 
 
 def _inputs(table: Table) -> pd.DataFrame | FloatArray:

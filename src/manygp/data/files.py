@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -160,10 +161,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read as a table ({reason}); check that it is what its name says.") from error
     for name in frame.select_dtypes(include=["object", "string"]).columns:
-        # Dates are text in a CSV file; a column that is not dates throughout stays as it is.
-        times = pd.to_datetime(frame[name], errors="coerce", format="ISO8601")
+        # Dates are text in a CSV file; a column that is not dates throughout stays as it is. In UTC, because clocks
+        # change: a column may hold more than one offset.
+        times = pd.to_datetime(frame[name], errors="coerce", format="ISO8601", utc=True)
         if times.notna().all() and len(times):
-            frame[name] = times
+            frame[name] = times.dt.tz_localize(None)
     return frame
 
 
@@ -194,9 +196,10 @@ def _check_columns(frame: pd.DataFrame, path: Path, wanted: Sequence[str]) -> No
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # numpy leaves a file that it opened and cannot read to the garbage collector.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as an NPZ file of plain arrays; write it with numpy.savez.") from error
 
 

@@ -23,7 +23,7 @@ from manygp.errors import ModelFileError
 from manygp.estimators.estimator import Estimator
 from manygp.training import EpochRecord, History
 
-__all__ = ["load_estimator", "save"]
+__all__ = ["check_target", "load_estimator", "save"]
 
 FORMAT = 1
 CONFIG, TENSORS = "manygp.json", "tensors.safetensors"
@@ -33,8 +33,7 @@ _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, At
 
 def save(estimator: Estimator, path: Path) -> None:
     """Write a fitted estimator to a folder; an older model there is replaced only once the new one is complete."""
-    if path.exists() and not _is_model_folder(path):
-        raise ModelFileError(f"{path} exists and is not a ManyGP model: choose another folder or remove it.")
+    check_target(path)
     config, tensors = _describe(estimator)
     fresh = path.parent / f".{path.name}.{uuid.uuid4().hex}.new"
     old = fresh.with_suffix(".old")
@@ -58,6 +57,13 @@ def save(estimator: Estimator, path: Path) -> None:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def check_target(path: Path) -> None:
+    """Refuse to write a model over anything but a model or an empty folder."""
+    is_model_folder = path.is_dir() and ((path / CONFIG).exists() or not any(path.iterdir()))
+    if path.exists() and not is_model_folder:
+        raise ModelFileError(f"{path} exists and is not a ManyGP model: choose another folder or remove it.")
 
 
 def load_estimator(
@@ -155,10 +161,6 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"format {FORMAT}: upgrade ManyGP to load it."
         )
     return config
-
-
-def _is_model_folder(path: Path) -> bool:
-    return path.is_dir() and ((path / CONFIG).exists() or not any(path.iterdir()))
 
 
 def _encode(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from manygp.data.numbers import as_numbers
 from manygp.errors import DataError, ManyGPError
 
 try:
@@ -37,6 +38,7 @@ _LOOK: Any = {
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
+    "date.converter": "concise",
     "figure.facecolor": "white",
     "figure.titlesize": 13,
     "font.size": 10,
@@ -62,8 +64,10 @@ def canvas(rows: int, columns: int, width: float, height: float, **options: Any)
 
 def as_columns(name: str, values: ArrayLike, rows: int) -> NDArray[np.float64]:
     """Turn values into a (rows, k) float array, or say what is wrong with them."""
-    array = np.asarray(values, dtype=np.float64)
+    array = as_numbers(values, name)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or len(array) != rows:
         raise DataError(f"{name} has shape {np.shape(values)}; it must have {rows} rows, one for each point drawn.")
+    if not array.size:
+        raise DataError(f"{name} has shape {np.shape(values)}, which leaves nothing to draw; give at least one value.")
     return array

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from manygp.data.numbers import as_numbers
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Figure, canvas
 
@@ -28,10 +29,10 @@ def plot_counts(values: ArrayLike, *, title: str = "", label: str = "count") -> 
     Figure
         One panel.
     """
-    counts = np.asarray(values, dtype=np.float64).reshape(-1)
+    counts = as_numbers(values, "values").reshape(-1)
     counts = counts[~np.isnan(counts)]
-    if not len(counts) or counts.min() < 0:
-        raise DataError("Values are missing or below zero; give at least one count.")
+    if not len(counts) or counts.min() < 0 or np.isinf(counts).any():
+        raise DataError("Values are missing, infinite or below zero; give at least one count.")
     zeros = int((counts == 0).sum())
     # Bins that end halfway between whole numbers, of equal width in the logarithm once that is wider than one.
     ends = np.unique(np.floor(np.geomspace(1, max(counts.max(), 2) + 1, _NUM_BINS))) - 0.5

@@ -53,6 +53,8 @@ def plot_map(
     """
     east = as_columns("longitude", longitude, np.size(longitude))[:, 0]
     north = as_columns("latitude", latitude, len(east))[:, 0]
+    if not np.isfinite([east, north]).all():
+        raise DataError("longitude or latitude holds values that are not finite; leave out places without one.")
     values = _checked(panels, len(east))
     spreads = _checked(uncertainty or {}, len(east))
     count = len(values) + len(spreads)

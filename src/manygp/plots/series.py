@@ -1,10 +1,12 @@
 """Outputs over a one-dimensional input."""
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from manygp.data.numbers import as_numbers
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Axes, Figure, as_columns, canvas
 
@@ -32,7 +34,7 @@ def plot_series(
     Parameters
     ----------
     x
-        Inputs of the prediction, shape (n,) or (n, 1).
+        Inputs of the prediction, numbers or dates, shape (n,) or (n, 1).
     mean
         Predicted means, shape (n, k) for k panels.
     interval
@@ -88,10 +90,10 @@ def plot_series(
 
 def _draw(
     axis: Axes,
-    x: NDArray[np.float64],
+    x: NDArray[Any],
     mean: NDArray[np.float64],
     band: _Band | None,
-    points: NDArray[np.float64],
+    points: NDArray[Any],
     dots: dict[str, NDArray[np.float64]],
     level: float,
 ) -> None:
@@ -112,9 +114,11 @@ def _draw(
     axis.margins(x=0.02)
 
 
-def _as_line(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """One input coordinate for each point, shape (n,)."""
-    array = np.asarray(values, dtype=np.float64)
+def _as_line(name: str, values: ArrayLike) -> NDArray[Any]:
+    """One input coordinate for each point, shape (n,); dates stay dates, which matplotlib writes along the axis."""
+    array = np.asarray(values)
+    if array.dtype.kind != "M":
+        array = as_numbers(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:

@@ -100,6 +100,19 @@ def test_predict_only_some_outputs_and_inputs_without_names(folder: Path) -> Non
         assert len(arrays["mean"]) == 24
 
 
+def test_dates_go_in_and_come_out(folder: Path) -> None:
+    days = pd.date_range("2020-01-01", periods=12)
+    wide_frame().assign(day=days).to_csv(folder / "dated.csv", index=False)
+    pd.DataFrame({"day": ["2020-02-01", "2020-02-02"]}).to_csv(folder / "next.csv", index=False)
+    assert run("fit", folder / "dated.csv", "--out", folder / "dated", *QUICK).exit_code == 0
+    result = run("predict", folder / "dated", "--inputs", folder / "next.csv", "--out", folder / "dated_out.csv")
+    assert result.exit_code == 0, result.stderr
+    frame = pd.read_csv(folder / "dated_out.csv")
+    assert list(frame["day"]) == ["2020-02-01"] * 3 + ["2020-02-02"] * 3
+    expected = manygp.load(folder / "dated").predict(pd.DataFrame({"day": pd.date_range("2020-02-01", periods=2)}))
+    np.testing.assert_allclose(frame["mean"], expected.reshape(-1), rtol=1e-12)
+
+
 def test_evaluate_is_the_same_in_both_layouts(folder: Path) -> None:
     wide = run("evaluate", folder / "model", folder / "wide.csv", "--json")
     cells = ("--output-column", "sensor", "--value-column", "reading")
@@ -172,8 +185,11 @@ def test_warnings_become_remarks(folder: Path) -> None:
 def test_bad_files_and_settings_get_one_sentence(folder: Path) -> None:
     data, model, out = folder / "wide.csv", folder / "model", folder / "none"
     fails(run("fit", folder / "absent.csv", "--out", out), "absent.csv")
-    fails(run("fit", data, "--out", data), "is a file")
-    fails(run("fit", data, "--out", data / "below"), str(data))
+    for taken in (data, folder):
+        # Before the fit, not after it.
+        assert "Read" not in run("fit", data, "--out", taken).stderr
+        fails(run("fit", data, "--out", taken), "exists and is not a ManyGP model")
+    fails(run("fit", data, "--out", data / "below"), str(data), "name a folder that you may write to")
     fails(run("fit", data, "--out", out, "--model", "mystery"), "'mystery'", "tlvmogp")
     fails(run("fit", data, "--out", out, "--set", "sise=3"), "'sise'", "num_inducing")
     fails(run("fit", data, "--out", out, "--set", "num_blocks=many"), "a whole number")

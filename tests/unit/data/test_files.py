@@ -54,6 +54,8 @@ def test_dates_in_text_become_days(tmp_path):
     path = tmp_path / "dated.csv"
     path.write_text("when,a\n1970-01-02,1.5\n1970-01-03,\n")
     assert read_table(path).X.tolist() == [[1.0], [2.0]]
+    path.write_text("when,a\n1970-01-02T01:00+01:00,1.5\n1970-01-03T02:00+02:00,2.5\n")
+    assert read_table(path).X.tolist() == [[1.0], [2.0]]
 
 
 def test_npz_grids_cells_and_inputs(tmp_path):
@@ -117,6 +119,14 @@ def test_the_eeg_file_is_read():
         ("table.csv", b"t\n1\n", "no column beside"),
         ("table.csv", b"t,a\n1,x\n", "column 'a'"),
         ("table.npz", b"nonsense", "NPZ"),
+        ("table.npz", b"PK\x03\x04 cut short", "NPZ"),
+        (
+            "table.npz",
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (), }".ljust(127)
+            + b"\n"
+            + bytes(8),
+            "NPZ",
+        ),
         ("table.parquet", b"nonsense", "cannot be read as a table"),
         ("table.h5", b"nonsense", "HDF5"),
     ],

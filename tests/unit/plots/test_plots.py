@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -55,9 +56,21 @@ def test_series_draws_unsorted_inputs_in_order() -> None:
     np.testing.assert_array_equal(line.get_ydata(), [0, 10, 20])
 
 
+@pytest.mark.parametrize("kind", [pd.DatetimeIndex, pd.Series, lambda days: days.to_numpy()[:, None]])
+def test_series_over_dates_have_dates_along_the_axis(kind: Any) -> None:
+    days = pd.date_range("2021-03-01", periods=6)
+    figure = plot_series(kind(days), np.arange(6.0), (np.arange(6.0), np.arange(6.0) + 1), observed=np.arange(6.0))
+    (axis,) = panels(figure)
+    np.testing.assert_array_equal(axis.lines[0].get_xdata(), days.to_numpy())
+    assert rendered(figure)
+    assert "2021-Mar" in axis.xaxis.get_offset_text().get_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"x": list("abcd")}, "x holds text"),
+        ({"mean": np.zeros((4, 0))}, "nothing to draw"),
         ({"x": np.zeros((4, 2))}, "one input"),
         ({"mean": np.zeros(3)}, "4 rows"),
         ({"names": ["a", "b"]}, "2 names"),
@@ -100,6 +113,12 @@ def test_map_refuses_what_does_not_fit() -> None:
         plot_map([0, 1], [0, 1], {"t": [1.0, 2.0, 3.0]})
     with pytest.raises(DataError, match="latitude"):
         plot_map([0, 1], [0], {"t": [1.0, 2.0]})
+    with pytest.raises(DataError, match="latitude holds values that are not finite"):
+        plot_map([0, 1], [0, np.nan], {"t": [1.0, 2.0]})
+    with pytest.raises(DataError, match="'t' holds text"):
+        plot_map([0, 1], [0, 1], {"t": ["a", "b"]})
+    with pytest.raises(DataError, match="nothing to draw"):
+        plot_map([], [], {"t": []})
 
 
 def test_latents_are_drawn_along_their_principal_axes() -> None:
@@ -122,6 +141,8 @@ def test_latents_of_little_spread_still_draw(latents: np.ndarray) -> None:
 def test_latents_must_be_finite() -> None:
     with pytest.raises(DataError, match="not finite"):
         plot_latents(np.array([[np.nan, 1.0]]))
+    with pytest.raises(DataError, match="nothing to draw"):
+        plot_latents([])
 
 
 @pytest.mark.parametrize("epochs", [1, 30])
@@ -167,8 +188,9 @@ def test_counts_have_a_bar_of_zeros_and_lose_none() -> None:
     assert sum(heights) == 100
     assert "zeros: 70.0%" in [text.get_text() for text in axis.get_legend().get_texts()]
     assert rendered(figure)
-    with pytest.raises(DataError, match="below zero"):
-        plot_counts([-1.0])
+    for values in ([-1.0], [1.0, np.inf], [np.nan]):
+        with pytest.raises(DataError, match="below zero"):
+            plot_counts(values)
 
 
 def test_places_that_are_not_on_the_globe() -> None:
