@@ -24,6 +24,7 @@ __all__ = [
     "CovarianceRows",
     "cross_covariance",
     "cross_gram",
+    "is_fused",
     "kernel_diagonal",
     "make_kernel",
     "rescale_kernel",
@@ -75,16 +76,24 @@ def _check_dimensions(kernel: Kernel, dim: int) -> None:
         )
 
 
+def is_fused(kernel: Kernel) -> bool:
+    """Whether the closed form computes this kernel: a scaled RBF or Matern on all dimensions, nothing more."""
+    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
+        return False
+    base = kernel.base_kernel
+    return type(base) in (RBFKernel, MaternKernel) and not base.batch_shape and base.active_dims is None
+
+
 def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float) -> None:
     """Set the lengthscales and the output scale of a named kernel; leave any other kernel as it is."""
-    if _is_fused(kernel):
+    if is_fused(kernel):
         kernel.base_kernel.lengthscale = lengthscale
         kernel.outputscale = outputscale
 
 
 def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]) -> Float[Tensor, "b m"]:
     """k(a, b) for all pairs, in the dtype of a and b."""
-    if not _is_fused(kernel):
+    if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
     return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
@@ -107,7 +116,7 @@ def cross_gram(
     condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There K is
     projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram matrix to the last digit.
     """
-    if not _is_fused(kernel):
+    if not is_fused(kernel):
         K = cross_covariance(kernel, a, b)
         return _Gram.apply(K if log_weight is None else K * log_weight.exp().unsqueeze(-1), y, Linv, is_stiff)
     return _StationaryGram.apply(*_scaled(kernel, a, b), log_weight, y, Linv, _smoothness(kernel), is_stiff)
@@ -115,17 +124,9 @@ def cross_gram(
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
     """k(aᵢ, aᵢ) for every row of a."""
-    if not _is_fused(kernel):
+    if not is_fused(kernel):
         return kernel(a.double(), diag=True).to(a.dtype)
     return kernel.outputscale.to(a.dtype).expand(a.shape[0])
-
-
-def _is_fused(kernel: Kernel) -> bool:
-    """Whether the closed form below computes this kernel: a scaled RBF or Matern on all dimensions, nothing more."""
-    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
-        return False
-    base = kernel.base_kernel
-    return type(base) in (RBFKernel, MaternKernel) and not base.batch_shape and base.active_dims is None
 
 
 def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -276,7 +277,7 @@ class CovarianceRows:
     """
 
     def __init__(self, kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]):
-        self.nu = _smoothness(kernel) if _is_fused(kernel) else None
+        self.nu = _smoothness(kernel) if is_fused(kernel) else None
         #: What K depends on, with a graph, in the order of `gradients`.
         self.inputs: tuple[Tensor, ...] = (
             (cross_covariance(kernel, a, b),) if self.nu is None else _scaled(kernel, a, b)

@@ -23,6 +23,7 @@ from manygp.models import (
     start_from_data,
     start_from_prior,
 )
+from manygp.models.coarse_start import coarsen
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.guesses import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
 from manygp.models.start import ScalingChoice
@@ -87,6 +88,10 @@ def begin_at_data(
     )
     model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior)
     start_from_data(model, values, scaling, found, factors, rng)
+    if not is_placed and coarsen(model, values, scaling, rng):
+        logger.info(
+            "%d inducing points leave far more open than the noise: a smoother start, by the bound", num_inducing
+        )
     if isinstance(model.likelihood, PooledGaussian) and spread is not None:
         model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
     if level is not None:
