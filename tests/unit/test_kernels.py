@@ -8,7 +8,7 @@ from manygp.errors import SettingError
 from manygp.kernels import (
     KERNELS,
     CovarianceRows,
-    _is_fused,
+    is_fused,
     cross_covariance,
     kernel_diagonal,
     make_kernel,
@@ -24,7 +24,7 @@ def test_named_kernels_have_a_lengthscale_for_each_dimension(name):
     kernel = make_kernel(name, 4)
     assert kernel.base_kernel.lengthscale.shape == (1, 4)
     assert all(parameter.dtype == torch.float64 for parameter in kernel.parameters())
-    assert _is_fused(kernel)
+    assert is_fused(kernel)
 
 
 def test_the_names_are_the_smoothness():
@@ -81,7 +81,7 @@ def test_kernels_that_do_not_fit_the_embedding_are_refused(kernel, message):
 )
 def test_what_the_closed_form_cannot_compute_is_left_to_gpytorch(rng, kernel):
     kernel = make_kernel(kernel, 2)
-    assert not _is_fused(kernel)
+    assert not is_fused(kernel)
     a, b = worlds.normal(rng, 4, 2), worlds.normal(rng, 3, 2)
     assert_close(cross_covariance(kernel, a, b), worlds.dense_covariance(kernel, a, b))
     assert_close(kernel_diagonal(kernel, a), worlds.dense_covariance(kernel, a, a).diagonal())
@@ -89,7 +89,7 @@ def test_what_the_closed_form_cannot_compute_is_left_to_gpytorch(rng, kernel):
 
 def test_one_lengthscale_for_all_dimensions_is_fused_too(rng):
     kernel = make_kernel(ScaleKernel(MaternKernel(nu=1.5)), 3)
-    assert _is_fused(kernel)
+    assert is_fused(kernel)
     a = worlds.normal(rng, 5, 3)
     assert_close(cross_covariance(kernel, a, a), worlds.dense_covariance(kernel, a, a))
 
