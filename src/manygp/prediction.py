@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manygp.data import Scaling
+from manygp.data.names import find_outputs, given_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
@@ -158,7 +159,7 @@ class Prediction:
         """
         self._likelihood.check(self._as_values(Y))
         density = self._plug_in_log_prob if plug_in else self._log_prob
-        return self._map_values(Y, [density])[0] - np.log(self._scaling.y_scale[self._outputs])
+        return self._scaling.unscale_log_prob(self._map_values(Y, [density])[0], self._outputs)
 
     def cdf(self, Y: Any) -> FloatArray:
         """Predictive probability of a value at or below the given ones; NaN where they are NaN."""
@@ -187,7 +188,7 @@ class Prediction:
         functions |= {"plug_in": self._plug_in_log_prob} if plug_in else {}
         functions |= {"crps": self._crps} if has_crps else {}
         found = dict(zip(functions, self._map_values(Y, list(functions.values())), strict=True))
-        log_prob = found["plug_in" if plug_in else "log_prob"] - np.log(scale)
+        log_prob = self._scaling.unscale_log_prob(found["plug_in" if plug_in else "log_prob"], self._outputs)
         crps = {"crps": float(np.mean((found["crps"] * scale)[seen]))} if has_crps else {}
         below = cdf = found["cdf"]
         if self._likelihood.is_discrete:
@@ -314,6 +315,9 @@ class Prediction:
         return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
+        if isinstance(Y, pd.DataFrame) and set(names := given_names(Y.columns)) == set(self.output_names):
+            # Columns that say which outputs they are may come in any order.
+            Y = Y.iloc[:, find_outputs(names, self.output_names)]
         values = as_numbers(Y, "Y")
         if values.ndim == 1 and len(self.shape) == 2 and self.shape[1] == 1:
             values = values[:, None]

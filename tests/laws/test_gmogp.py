@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from manygp.data import CellPlan, Grid, GridPlan
+from manygp.data import Grid
 from manygp.likelihoods import Gaussian
 from manygp.models.gmogp import Attention
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, Mixture, NaturalPosteriorBatch
+from manygp.variational import InducingBatch, KernelBatch, Mixture, NaturalPosteriorBatch
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -123,14 +123,7 @@ def test_an_epoch_averages_to_the_full_bound(rng, likelihood):
     table = Grid(rng.standard_normal((8, D)), Y)
     model = random_model(rng, worlds.normal(rng, 4, D), 2, LIKELIHOODS[likelihood](P))
     model.processes.posterior.mean.copy_(worlds.normal(rng, P, 4))
-    scaling = worlds.raw(table)
-    with torch.no_grad():
-        full = model.elbo(worlds.whole_batch(table), worlds.generator())
-        for plan in (GridPlan(table, scaling, 3, 2), GridPlan(table, scaling, 1, 1), CellPlan(table, scaling, 5)):
-            batches = [CellBatch.from_arrays(batch, torch.float64, worlds.CPU) for batch in plan.epoch(rng)]
-            parts = [model.elbo(batch, worlds.generator()) for batch in batches]
-            for term in ("expected_log_lik", "kl_u", "bound"):
-                assert_close(torch.stack([getattr(part, term) for part in parts]).mean(), getattr(full, term))
+    worlds.assert_epochs_average(model, table, rng, ("expected_log_lik", "kl_u", "bound"))
 
 
 def test_a_missing_output_adds_its_own_kl_only(rng):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from manygp.data import CellPlan, Grid, GridPlan
+from manygp.data import Grid
 from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian, Likelihood
+from manygp.likelihoods import Gaussian
 from manygp.models import sgprn
 from manygp.models.sgprn import RegressionNetwork
-from manygp.variational import CellBatch, TensorNormal
+from manygp.variational import TensorNormal
 
 from ..tolerances import EXACT_GP, assert_close, assert_monte_carlo
 from . import worlds
@@ -127,14 +127,7 @@ def test_an_epoch_averages_to_the_full_bound(rng, monkeypatch, likelihood):
         return found if found.noise is None else type(found)(**(vars(found) | {"noise": noise[batch.row.unique()]}))
 
     monkeypatch.setattr(model, "_view", with_fixed_draws)
-    scaling = worlds.raw(table)
-    with torch.no_grad():
-        full = model.elbo(worlds.whole_batch(table), worlds.generator())
-        for plan in (GridPlan(table, scaling, 3, 2), GridPlan(table, scaling, 1, 1), CellPlan(table, scaling, 5)):
-            batches = [CellBatch.from_arrays(batch, torch.float64, worlds.CPU) for batch in plan.epoch(rng)]
-            parts = [model.elbo(batch, worlds.generator()) for batch in batches]
-            for term in ("expected_log_lik", "kl_u", "kl_h", "bound"):
-                assert_close(torch.stack([getattr(part, term) for part in parts]).mean(), getattr(full, term))
+    worlds.assert_epochs_average(model, table, rng)
 
 
 def test_a_missing_output_adds_its_own_divergence_only(rng):
@@ -149,24 +142,13 @@ def test_a_missing_output_adds_its_own_divergence_only(rng):
     assert_close(with_it.kl_h - without.kl_h, 0.5 * model.weights.mean[5].square().sum())
 
 
-class Disguised(Likelihood):
-    """Gaussian noise that the model does not know for what it is."""
-
-    def __init__(self, gaussian):
-        super().__init__()
-        self.gaussian = gaussian
-
-    def log_prob(self, f, y, outputs, exposure=None):
-        return self.gaussian.log_prob(f, y, outputs)
-
-
 def test_draws_of_latents_are_unbiased(rng):
     """Likelihoods without a closed form take draws; for Gaussian noise in that guise, their average is known."""
     model, table = world(rng)
     batch = worlds.whole_batch(table)
     with torch.no_grad():
         exact = model.elbo(batch, worlds.generator()).expected_log_lik
-        model.likelihood = Disguised(model.likelihood)
+        model.likelihood = worlds.Disguised(model.likelihood)
         draws = [model.elbo(batch, worlds.generator(seed)).expected_log_lik for seed in range(60)]
     assert_monte_carlo(torch.stack(draws), exact)
 

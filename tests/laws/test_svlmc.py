@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from manygp.data import CellPlan, Grid, GridPlan
+from manygp.data import Grid
 from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian, Likelihood
+from manygp.likelihoods import Gaussian
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import (
-    CellBatch,
     InducingBatch,
     InducingGP,
     KernelBatch,
@@ -146,25 +145,7 @@ PARTS = [("diagonal", "gaussian")] + [("point", name) for name in LIKELIHOODS]
 def test_an_epoch_averages_to_the_full_bound(rng, posterior, likelihood):
     model = random_model(rng, posterior, LIKELIHOODS[likelihood](P))
     table = table_for(rng, model.likelihood)
-    scaling = worlds.raw(table)
-    with torch.no_grad():
-        full = model.elbo(worlds.whole_batch(table), worlds.generator())
-        for plan in (GridPlan(table, scaling, 3, 2), GridPlan(table, scaling, 1, 1), CellPlan(table, scaling, 5)):
-            batches = [CellBatch.from_arrays(batch, torch.float64, worlds.CPU) for batch in plan.epoch(rng)]
-            parts = [model.elbo(batch, worlds.generator()) for batch in batches]
-            for term in ("expected_log_lik", "kl_u", "kl_h", "bound"):
-                assert_close(torch.stack([getattr(part, term) for part in parts]).mean(), getattr(full, term))
-
-
-class Disguised(Likelihood):
-    """Gaussian noise that the model does not know for what it is."""
-
-    def __init__(self, gaussian):
-        super().__init__()
-        self.gaussian = gaussian
-
-    def log_prob(self, f, y, outputs, exposure=None):
-        return self.gaussian.log_prob(f, y, outputs)
+    worlds.assert_epochs_average(model, table, rng)
 
 
 def test_draws_of_weights_are_unbiased(rng):
@@ -173,7 +154,7 @@ def test_draws_of_weights_are_unbiased(rng):
     batch = worlds.whole_batch(table_for(rng, model.likelihood))
     with torch.no_grad():
         exact = model.elbo(batch, worlds.generator()).expected_log_lik
-        model.likelihood = Disguised(model.likelihood)
+        model.likelihood = worlds.Disguised(model.likelihood)
         draws = [model.elbo(batch, worlds.generator(seed)).expected_log_lik for seed in range(150)]
     assert_monte_carlo(torch.stack(draws), exact)
 

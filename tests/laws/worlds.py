@@ -5,11 +5,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Grid, GridPlan, Scaling
+from manygp.data import CellPlan, Grid, GridPlan, Scaling
 from manygp.embeddings import embedding_dim
+from manygp.likelihoods import Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
+from ..tolerances import assert_close
 from .registry import EMBEDDINGS, KERNELS, LIKELIHOODS, POSTERIORS
 
 CPU = torch.device("cpu")
@@ -158,3 +160,26 @@ def set_points(model, Z):
         model.gp.Z = nn.Parameter(Z.clone())
         model.gp.posterior = NaturalPosterior(len(Z))
     return model
+
+
+class Disguised(Likelihood):
+    """Gaussian noise that a model does not know for what it is."""
+
+    def __init__(self, gaussian):
+        super().__init__()
+        self.gaussian = gaussian
+
+    def log_prob(self, f, y, outputs, exposure=None):
+        return self.gaussian.log_prob(f, y, outputs)
+
+
+@torch.no_grad()
+def assert_epochs_average(model, table, rng, terms=("expected_log_lik", "kl_u", "kl_h", "bound")):
+    """The batches of an epoch average to the full bound, however the table is dealt out."""
+    scaling = raw(table)
+    full = model.elbo(whole_batch(table), generator())
+    for plan in (GridPlan(table, scaling, 3, 2), GridPlan(table, scaling, 1, 1), CellPlan(table, scaling, 5)):
+        batches = [CellBatch.from_arrays(batch, torch.float64, CPU) for batch in plan.epoch(rng)]
+        parts = [model.elbo(batch, generator()) for batch in batches]
+        for term in terms:
+            assert_close(torch.stack([getattr(part, term) for part in parts]).mean(), getattr(full, term))

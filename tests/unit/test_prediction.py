@@ -145,6 +145,13 @@ def test_values_in_other_containers(world):
         np.testing.assert_array_equal(dist.log_prob(values), dist.log_prob(y))
 
 
+def test_columns_that_name_their_outputs_come_in_any_order(world):
+    dist, y = world.prediction(), np.arange(12.0).reshape(6, 2)
+    named = pd.DataFrame(y).set_axis(pd.Index(["a", ("b", 1)], tupleize_cols=False), axis=1)
+    np.testing.assert_array_equal(dist.log_prob(named.iloc[:, ::-1]), dist.log_prob(y))
+    assert dist.score(named.iloc[:, ::-1]) == dist.score(y)
+
+
 def test_small_predictions_are_computed_once(world):
     dist = world.prediction()
     dist.mean, dist.quantile(0.5), dist.log_prob(np.zeros((6, 2)))

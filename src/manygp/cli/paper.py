@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from manygp.cli.reading import listed
 from manygp.cli.settings import parse_settings
 from manygp.cli.terminal import BAD_INPUT, one_sentence_errors, print_results, remark
 from manygp.errors import SettingError
@@ -63,7 +64,7 @@ def run_tables(
     from manygp.paper import Run, carry_out_all, find_model, find_tables, parse_seeds, runs_of, settings_for
 
     chosen = parse_seeds(seeds)
-    only = None if model is None else [name.strip() for name in model.split(",")]
+    only, datasets = listed(model), listed(dataset)
     if table is not None:
         if settings:
             raise SettingError(
@@ -72,8 +73,10 @@ def run_tables(
         runs = [
             run
             for run in runs_of(find_tables(table), preset, chosen)
-            if (only is None or run.model in only) and (dataset is None or run.dataset in dataset.split(","))
+            if (only is None or run.model in only) and (datasets is None or run.dataset in datasets)
         ]
+        if not runs:
+            raise SettingError(f"No row of table {table!r} has that model and data set; see manygp paper list.")
     elif dataset is not None and only is not None:
         runs = []
         for name in only:

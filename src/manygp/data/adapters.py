@@ -16,7 +16,7 @@ from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
 from manygp.errors import DataError
 
-__all__ = ["as_inputs", "as_table", "cells_table", "own_names"]
+__all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_names"]
 
 # Squares of larger inputs are beyond double precision.
 _LARGEST_INPUT = 1e150
@@ -62,7 +62,7 @@ def as_table(
     values = _as_csr(Y) if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y"), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
-    table = Grid(inputs, values, names, mask=_as_mask(Y, mask, values), feature_names=_feature_names(X))
+    table = Grid(inputs, values, names, mask=_as_mask(Y, mask, values), feature_names=own_features(X))
     _check_values(table)
     return table
 
@@ -101,7 +101,7 @@ def cells_table(
         raise DataError("y has no observed cell: every value is NaN or there is none; give at least one value.")
     if not kept.all():
         inputs, labels, values = inputs[kept], labels[kept], values[kept]
-    return Cells(inputs, labels, values, names, feature_names=_feature_names(x))
+    return Cells(inputs, labels, values, names, feature_names=own_features(x))
 
 
 def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the model", name: str = "X") -> FloatArray:
@@ -204,7 +204,8 @@ def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
     return array.reshape(values.shape)
 
 
-def _feature_names(X: Any) -> tuple[str, ...] | None:
+def own_features(X: Any) -> tuple[str, ...] | None:
+    """Return what the columns of a frame call the features, where all of them have names."""
     # Numbered columns are not names, to scikit-learn neither.
     if isinstance(X, pd.DataFrame) and all(isinstance(column, str) for column in X.columns):
         return tuple(X.columns)

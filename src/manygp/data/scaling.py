@@ -82,10 +82,6 @@ class Scaling:
         center, scale = self._pick(outputs)
         return mean * scale + center
 
-    def unscale_std(self, std: FloatArray, outputs: IntArray | None = None) -> FloatArray:
-        """Return standard deviations in the user's units."""
-        return std * self._pick(outputs)[1]
-
     def unscale_variance(self, variance: FloatArray, outputs: IntArray | None = None) -> FloatArray:
         """Return variances in the user's units."""
         return variance * self._pick(outputs)[1] ** 2

@@ -305,15 +305,10 @@ class Cells(Table):
 
     def compact(self) -> Table:
         """Return the same observations as a grid if that is no larger than a few times the cells, else as they are."""
-        X, row = np.unique(self.X, axis=0, return_inverse=True)
-        place = row.reshape(-1) * self.num_outputs + self.output
-        if (
-            self.exposure is not None
-            or len(X) * self.num_outputs > GRID_CELLS * len(self.y)
-            or len(np.unique(place)) < len(place)
-        ):
+        X, row, is_repeated = self._rows()
+        if self.exposure is not None or is_repeated or len(X) * self.num_outputs > GRID_CELLS * len(self.y):
             return self
-        grid = self.to_grid()
+        grid = self._grid(X, row)
         grid.coordinates = self.coordinates
         return grid
 
@@ -323,13 +318,21 @@ class Cells(Table):
         The grid has one row per distinct input and one column per output, so this pays where outputs share
         their inputs. Two cells with the same input and output do not fit and raise a `DataError`.
         """
-        X, row = np.unique(self.X, axis=0, return_inverse=True)
-        place = row.reshape(-1) * self.num_outputs + self.output
-        if len(np.unique(place)) < len(place):
+        X, row, is_repeated = self._rows()
+        if is_repeated:
             raise DataError(
                 "Some output has several values at one input, and a grid holds one for each; average them, "
                 "or keep the cells as they are."
             )
+        return self._grid(X, row)
+
+    def _rows(self) -> tuple[FloatArray, IntArray, bool]:
+        """Distinct inputs, the row of every cell among them, and whether two cells have the same row and output."""
+        X, row = np.unique(self.X, axis=0, return_inverse=True)
+        row = row.reshape(-1)
+        return X, row, len(np.unique(row * self.num_outputs + self.output)) < len(row)
+
+    def _grid(self, X: FloatArray, row: IntArray) -> Grid:
         Y = np.full((len(X), self.num_outputs), np.nan)
-        Y[row.reshape(-1), self.output] = self.y
+        Y[row, self.output] = self.y
         return Grid(X, Y, self.output_names, feature_names=self.feature_names)

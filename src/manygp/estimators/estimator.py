@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
+from manygp.data.adapters import own_features
 from manygp.data.annotated import is_annotated
 from manygp.data.exposure import as_exposure
 from manygp.data.names import find_outputs
@@ -340,7 +340,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         inputs = as_inputs(X, self.n_features_in_, model=type(self).__name__)
         try:
             # Only frames have names to compare; scikit-learn finds no features in series, times or AnnData.
-            validate_data(self, X if isinstance(X, pd.DataFrame) else inputs, reset=False, skip_check_array=True)
+            validate_data(self, inputs if own_features(X) is None else X, reset=False, skip_check_array=True)
         except ValueError as error:
             raise DataError(" ".join(str(error).split())) from error
         return inputs

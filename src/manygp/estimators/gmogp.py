@@ -12,12 +12,20 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size, resolve_device
+from manygp.estimators.settings import (
+    check_choice,
+    check_inducing,
+    check_kernel,
+    check_likelihood,
+    check_size,
+    resolve_device,
+)
 from manygp.estimators.standardize import independent_scaling
 from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
+from manygp.models.guesses import check_support
 from manygp.models.indgp import SparseIndependentModel
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
@@ -143,10 +151,11 @@ class GMOGP(TrainedEstimator):
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+        check_inducing(self.num_inducing, table.num_inputs)
         self._check_memory(table.num_outputs)
         likelihood, values = make_likelihood(self.likelihood, table.num_outputs), table
         if not likelihood.is_affine:
-            likelihood.check(table.cells(table.places())[2])
+            check_support(likelihood, table)
             values = guessed_functions(likelihood, table)[0]
         scaling = independent_scaling(self.standardize, self.preset, table, likelihood.is_affine, rng)
         found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
@@ -155,8 +164,6 @@ class GMOGP(TrainedEstimator):
             m = choose_num_points(table, scaling, found, table.num_outputs)
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
-        if m > table.num_inputs:
-            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer or 'auto'.")
         sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
         model = self._restore(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
         attention = _attention(model)

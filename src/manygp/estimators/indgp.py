@@ -14,6 +14,7 @@ from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.settings import (
     check_choice,
+    check_inducing,
     check_kernel,
     check_likelihood,
     check_size,
@@ -26,6 +27,7 @@ from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
+from manygp.models.guesses import check_support
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
@@ -75,6 +77,7 @@ class IndGP(TrainedEstimator):
     ----------
     lengthscale_, outputscale_, noise_ : arrays
         Parameters of named kernels and of Gaussian noise in scaled units, one row for each output.
+    is_exact_ : whether the GPs are exact
     history_ : `History`
     model_, scaling_ : the trained module, and the map between its units and the user's
 
@@ -229,9 +232,10 @@ class IndGP(TrainedEstimator):
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
+        check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
         likelihood, values = self._make_likelihood(table.num_outputs), table
         if not likelihood.is_affine:
-            likelihood.check(table.cells(table.places())[2])
+            check_support(likelihood, table)
             values = guessed_functions(likelihood, table)[0]
         scaling = self._scaling(table, rng)
         found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
@@ -240,8 +244,6 @@ class IndGP(TrainedEstimator):
             m = choose_num_points(table, scaling, found, table.num_outputs)
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
-        if m > table.num_inputs:
-            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None.")
         model = self._restore(
             {
                 "num_features": table.num_features,

@@ -14,7 +14,7 @@ from manygp.data import Cells, Grid, GridPlan, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
-from manygp.estimators.settings import check_choice, check_kernel, check_positive, check_size
+from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
 from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian
@@ -87,6 +87,7 @@ class OILMM(TrainedEstimator):
     Attributes
     ----------
     mixing_ : array of shape (p, num_latents)
+    is_exact_ : whether the latent processes are exact GPs
     history_ : `History`
     model_, scaling_ : the trained module, and the map between its units and the user's
 
@@ -188,12 +189,12 @@ class OILMM(TrainedEstimator):
         super()._fit_table(_as_grid(table))
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
+        check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
         return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
 
     def _begin_at_prior(self, table: Table) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, is_affine=True)
-        self._check_inducing(table)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         L = min(L, table.num_outputs)
@@ -211,7 +212,6 @@ class OILMM(TrainedEstimator):
     def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
         p, L = table.num_outputs, self.num_latents
-        self._check_inducing(table)
         if L == "auto":
             # The mean over outputs is a process of its own.
             L = 1 + choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
@@ -237,11 +237,6 @@ class OILMM(TrainedEstimator):
             model.likelihood.noise = torch.tensor(max(found.noise, choice.held_out_error))
             model.likelihood.requires_grad_(False)
         return model, choice.scaling
-
-    def _check_inducing(self, table: Table) -> None:
-        m = self.num_inducing
-        if not isinstance(m, str) and m is not None and m > table.num_inputs:
-            raise SettingError(f"num_inducing={m} exceeds the {table.num_inputs} inputs: use fewer, 'auto' or None.")
 
     @staticmethod
     def _describe(table: Table, num_latents: Any, num_inducing: Any, projection: str) -> dict[str, Any]:

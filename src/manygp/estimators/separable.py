@@ -63,8 +63,7 @@ class SeparableEstimator(LatentVariableEstimator):
     def inducing_inputs_(self) -> FloatArray:
         """Inducing inputs Z_X in the user's units, shape (num_inducing_inputs, d)."""
         self._check_fitted()
-        Z = (self.model_.Z_X.detach() * self.model_.units).cpu().numpy()
-        return Z * self.scaling_.x_scale + self.scaling_.x_center
+        return self.scaling_.unscale_x((self.model_.Z_X.detach() * self.model_.units).cpu().numpy())
 
     @property
     def inducing_latents_(self) -> FloatArray:

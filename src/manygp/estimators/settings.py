@@ -14,6 +14,7 @@ from manygp.likelihoods import LIKELIHOODS, Likelihood
 
 __all__ = [
     "check_choice",
+    "check_inducing",
     "check_kernel",
     "check_likelihood",
     "check_positive",
@@ -50,6 +51,12 @@ def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any]
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         other = "".join(f" or {choice!r}" for choice in automatic)
         raise SettingError(f"{name}={value!r} is no valid size: use a whole number of at least {minimum}{other}.")
+
+
+def check_inducing(num_inducing: Any, num_inputs: int, automatic: str = "or 'auto'") -> None:
+    """Refuse more inducing points than there are inputs to choose them from."""
+    if not isinstance(num_inducing, str) and num_inducing is not None and num_inducing > num_inputs:
+        raise SettingError(f"num_inducing={num_inducing} exceeds the {num_inputs} inputs: use fewer {automatic}.")
 
 
 def check_positive(name: str, value: Any, optional: bool = False, automatic: Iterable[str] = ()) -> None:

@@ -19,6 +19,7 @@ from manygp.estimators.trained import TrainedEstimator
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models import choose_latent_dim, find_lengthscales
+from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.network_start import start_network, start_network_from_prior
@@ -156,7 +157,7 @@ class SGPRN(TrainedEstimator):
         assert isinstance(table, Grid)
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
-            likelihood.check(table.cells(table.places())[2])
+            check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
         if self.preset == "paper":
             return self._begin_at_prior(table, likelihood)

@@ -11,12 +11,12 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
-from manygp.errors import SettingError
-from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
+from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
-from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models import choose_latent_dim, find_lengthscales
+from manygp.models.guesses import check_support
 from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
 from manygp.models.processes import choose_num_points
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
@@ -73,7 +73,7 @@ class SVLMC(TrainedEstimator):
     (40, 5)
     """
 
-    # One component says it all: mixing weights are points.
+    # One component says it all: f has its mean and variance in closed form, weights included.
     num_samples = 1
 
     def __init__(
@@ -144,38 +144,39 @@ class SVLMC(TrainedEstimator):
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[LinearMixingModel, Scaling]:
+        check_inducing(self.num_inducing, table.num_inputs)
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
-            likelihood.check(table.cells(table.places())[2])
+            check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
-        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+        if self.preset == "paper":
+            return self._begin_at_prior(table, likelihood)
+        return self._begin_at_data(table, likelihood, rng)
 
-    def _begin_at_prior(self, table: Table) -> tuple[LinearMixingModel, Scaling]:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
-        is_affine = make_likelihood(self.likelihood, table.num_outputs).is_affine
-        scaling = published_scaling(self.standardize, table, is_affine)
+        scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
-        model = self._restore(self._check_sizes(table, L, m))
+        model = self._untrained(table, L, m)
         nn.init.normal_(model.processes.Z)
         nn.init.normal_(model.mixing.mean)
         if isinstance(model.likelihood, Gaussian):
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
         return model, scaling
 
-    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[LinearMixingModel, Scaling]:
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+    ) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        likelihood, level, values = make_likelihood(self.likelihood, table.num_outputs), None, table
+        level, values = None, table
         if not likelihood.is_affine:
             values, level = guessed_functions(likelihood, table)
         L: Any = self.num_latents
         if L == "auto":
             # The mean over outputs is a process of its own.
-            L = (
-                1 + choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng)
-                if table.num_outputs > 1
-                else 1
-            )
+            is_alone = table.num_outputs == 1
+            L = 1 if is_alone else 1 + choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng)
         rank = max(1, min(L - 1, values.num_inputs, table.num_outputs))
         choice = mixing_scaling(self.standardize, values, likelihood.is_affine, rank, rng)
         scaling = choice.scaling
@@ -184,23 +185,21 @@ class SVLMC(TrainedEstimator):
         found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
         m: Any = choose_num_points(table, scaling, found) if self.num_inducing == "auto" else self.num_inducing
         logger.info("num_latents=%d, num_inducing=%d", L, m)
-        model = self._restore(self._check_sizes(table, L, m))
+        model = self._untrained(table, L, m)
         start_mixing(model, values, scaling, found, factors, rng)
         if level is not None:
             start_levels(model, table, scaling, level, rng)
         return model, scaling
 
-    def _check_sizes(self, table: Table, num_latents: Any, num_inducing: Any) -> dict[str, Any]:
-        if num_inducing > table.num_inputs:
-            raise SettingError(
-                f"num_inducing={num_inducing} exceeds the {table.num_inputs} inputs: use fewer or 'auto'."
-            )
-        return {
-            "num_features": table.num_features,
-            "num_outputs": table.num_outputs,
-            "num_latents": int(num_latents),
-            "num_inducing": int(num_inducing),
-        }
+    def _untrained(self, table: Table, num_latents: Any, num_inducing: Any) -> LinearMixingModel:
+        return self._restore(
+            {
+                "num_features": table.num_features,
+                "num_outputs": table.num_outputs,
+                "num_latents": int(num_latents),
+                "num_inducing": int(num_inducing),
+            }
+        )
 
     def _mixing_posterior(self) -> str:
         if self.mixing_posterior == "auto":

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["CellGrid", "Padding", "distinct_inputs", "pad_groups"]
+__all__ = ["CellGrid", "Padding", "distinct_inputs", "grid_of_cells", "pad_groups"]
 
 # A full grid is worth its empty cells up to so many for each observed one: its products are that much faster.
 _GRID_CELLS = 8
@@ -66,6 +66,15 @@ class CellGrid:
             return grid.view(self.num_rows, self.num_columns) @ W
         terms = values.unsqueeze(-1) * W.index_select(0, self.column)
         return values.new_zeros(self.num_rows, W.shape[1]).index_add(0, self.row, terms)
+
+
+def grid_of_cells(
+    x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
+) -> tuple[Float[Tensor, "n d"], Int[Tensor, " p"], CellGrid]:
+    """Distinct inputs and outputs of some cells, and the cells as places of the grid that they span."""
+    inputs, row = distinct_inputs(x)
+    distinct, column = outputs.unique(return_inverse=True)
+    return inputs, distinct, CellGrid(row, column, len(inputs), len(distinct))
 
 
 @dataclass(frozen=True)

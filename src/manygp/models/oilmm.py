@@ -12,7 +12,7 @@ from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
-from manygp.models.layout import CellGrid, distinct_inputs
+from manygp.models.layout import CellGrid, grid_of_cells
 from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, project
 from manygp.variational import (
     CellBatch,
@@ -36,6 +36,8 @@ class ExactProcesses(nn.Module):
     ----------
     kernels
         The kernels k_l.
+    dim
+        Number of input columns.
 
     Attributes
     ----------
@@ -274,9 +276,7 @@ class OrthogonalPredictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
         """Means and variances of f at cells (x, outputs)."""
-        inputs, row = distinct_inputs(x)
-        distinct, column = outputs.unique(return_inverse=True)
-        cells = CellGrid(row, column, len(inputs), len(distinct))
+        inputs, distinct, cells = grid_of_cells(x, outputs)
         mean, variance = self._moments(inputs, cells, distinct)
         seen = self.model.basis.seen[outputs]
         mean, variance = torch.where(seen, mean, 0.0), torch.where(seen, variance, self.unseen_variance)

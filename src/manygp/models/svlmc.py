@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import gaussian_kl
-from manygp.models.layout import CellGrid, distinct_inputs
+from manygp.models.layout import CellGrid, distinct_inputs, grid_of_cells
 from manygp.variational import (
     CellBatch,
     ConditionalBatch,
@@ -225,9 +225,7 @@ class MixingPredictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
         """Means and variances of f at cells (x, outputs)."""
-        inputs, row = distinct_inputs(x)
-        distinct, column = outputs.unique(return_inverse=True)
-        cells = CellGrid(row, column, len(inputs), len(distinct))
+        inputs, distinct, cells = grid_of_cells(x, outputs)
         mean, variance = mixed_moments(cells, *self.conditional(inputs), *self.model.mixing.moments(distinct))
         if self.model.bias is not None:
             mean = mean + self.model.bias[outputs, 0]

@@ -28,6 +28,7 @@ class Posterior(nn.Module):
     """Interface: a Gaussian q(v) of m variables."""
 
     def moments(self) -> PosteriorMoments:
+        """Mean, covariance and its log determinant, differentiable where they are parameters."""
         raise NotImplementedError
 
 
@@ -45,6 +46,7 @@ class CholeskyPosterior(Posterior):
 
     @torch.no_grad()
     def set_moments(self, mean: Float[Tensor, " m"], covariance: Float[Tensor, "m m"]) -> None:
+        """Put q(v) where it is told to be."""
         self.mean.copy_(mean)
         self.factor.copy_(safe_cholesky(covariance))
 

@@ -62,6 +62,8 @@ def test_a_dataset_without_its_file_is_recorded_as_failed(tmp_path: Path) -> Non
         (["run", "--table", "egg"], "There is no table 'egg'"),
         (["run", "--table", "eeg", "--set", "rank=2"], "leave out --set"),
         (["run", "--table", "eeg", "--preset", "slow"], "There is no preset 'slow'"),
+        (["run", "--table", "eeg", "-m", "oilm"], "No row of table 'eeg' has that model"),
+        (["run", "--table", "eeg", "-d", "egg"], "No row of table 'eeg' has that model and data set"),
         (["run", "--table", "eeg", "--seeds", "x"], "--seeds was given 'x'"),
         (["run", "-d", "eeg", "-m", "tlvmogp", "--set", "x=1"], "has no setting 'x'"),
     ],

@@ -1,7 +1,6 @@
 """Data errors at the public edge, warnings, fitted attributes, and what is left after something went wrong."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
@@ -81,11 +80,6 @@ def test_data_that_cannot_be_fitted(x, y, message):
 def test_names_and_masks_that_do_not_fit(keywords, message):
     with pytest.raises(DataError, match=message):
         tiny().fit(X, Y, **keywords)
-
-
-def test_duplicate_columns_of_a_frame():
-    with pytest.raises(DataError, match="'a' occurs more than once"):
-        tiny().fit(X, pd.DataFrame(Y, columns=["a", "b", "a"]))
 
 
 @pytest.mark.parametrize(
@@ -247,45 +241,6 @@ def test_values_to_score_must_fit(model):
             ask(X, Y.astype(str))
     with pytest.raises(DataError, match=r"sample_weight has shape \(3,\) and X has 8 rows"):
         model.score(X, Y, np.ones(3))
-
-
-def test_columns_of_a_frame_are_scored_by_name():
-    frame = pd.DataFrame(Y, columns=["a", "b", "c"])
-    model = tiny().fit(X, frame)
-    expected = model.evaluate(X, Y)
-    assert model.evaluate(X, frame[["c", "a", "b"]]) == pytest.approx(expected)
-    assert model.evaluate(X, frame[["c"]]) == pytest.approx(model.evaluate(X, Y[:, 2], outputs=["c"]))
-    # Names that say nothing to the model are columns in order.
-    assert model.evaluate(X, frame.rename(columns=str.upper)) == pytest.approx(expected)
-    assert model.evaluate(X, pd.DataFrame(Y)) == pytest.approx(expected)
-    assert model.evaluate(X, frame["b"]) == pytest.approx(model.evaluate(X, Y[:, 1], outputs=["b"]))
-    assert model.score(X, frame[["c", "a", "b"]]) == pytest.approx(model.score(X, Y))
-    for ask in (model.evaluate, model.score):
-        with pytest.raises(DataError, match="Y has a column 'z', which is no output of the model"):
-            ask(X, frame.rename(columns={"b": "z"}))
-
-
-def test_a_frame_with_other_features_is_refused():
-    model = tiny().fit(pd.DataFrame(X, columns=["day"]), Y)
-    with pytest.raises(DataError, match="feature names"):
-        model.predict(pd.DataFrame(X, columns=["night"]))
-    with pytest.raises(DataError, match="feature names") as caught:
-        model.evaluate(pd.DataFrame(X, columns=["night"]), Y)
-    assert "\n" not in str(caught.value)
-    # Without a warning, which would be an error here.
-    model.evaluate(pd.DataFrame(X, columns=["day"]), Y)
-    with pytest.warns(UserWarning, match="does not have valid feature names"):
-        model.predict(X)
-
-
-def test_times_are_predicted_at_as_they_were_fitted():
-    times = pd.date_range("2020-01-01", periods=8, freq="MS")
-    model = tiny().fit(None, pd.DataFrame(Y, index=times, columns=["a", "b", "c"]))
-    expected = model.predict(times.to_numpy()[:, None])
-    for same in (times, pd.Series(times), times.to_frame(), times.tz_localize("UTC"), times.to_period("M")):
-        assert np.array_equal(model.predict(same), expected)
-    xarray = pytest.importorskip("xarray")
-    assert np.array_equal(model.predict(xarray.DataArray(times, dims="time")), expected)
 
 
 def test_settings_of_predictions_are_checked_too():

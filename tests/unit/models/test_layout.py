@@ -2,7 +2,7 @@
 
 import torch
 
-from manygp.models.layout import Padding, distinct_inputs, pad_groups
+from manygp.models.layout import Padding, distinct_inputs, grid_of_cells, pad_groups
 
 from ...laws import worlds
 
@@ -14,6 +14,14 @@ def test_inputs_that_follow_each_other_are_one(rng):
     assert place.tolist() == [0, 0, 1, 1, 1, 2, 3]
     assert torch.equal(inputs[place], rows[at])
     assert distinct_inputs(rows[:0])[0].shape == (0, 2)
+
+
+def test_cells_are_places_of_the_grid_that_they_span(rng):
+    x, outputs = worlds.normal(rng, 3, 2)[[0, 0, 1, 2]], torch.tensor([7, 4, 4, 7])
+    inputs, distinct, cells = grid_of_cells(x, outputs)
+    assert torch.equal(inputs[cells.row], x)
+    assert torch.equal(distinct[cells.column], outputs)
+    assert (cells.num_rows, cells.num_columns) == (3, 2)
 
 
 def test_members_of_a_group_stand_in_its_row(rng):
