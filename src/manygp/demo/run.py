@@ -15,6 +15,7 @@ from manygp.data.files import write_frame
 from manygp.demo.rivals import low_rank, score, station_interpolation, station_mean
 from manygp.errors import SettingError
 from manygp.estimators import TLVMOGP
+from manygp.estimators.persistence import check_target
 from manygp.prediction import Prediction
 
 __all__ = ["run_demo"]
@@ -53,6 +54,8 @@ def run_demo(
 
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; name a folder for the demo's output.")
+    # So does a folder that is not the demo's to write to.
+    check_target(folder / "model")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()
     stations = make_climate(num_stations, num_months, random_state=random_state)

@@ -86,3 +86,12 @@ def test_demo_refuses_a_file_as_folder(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["demo", "--out", str(file)])
     assert result.exit_code == 2
     assert "is a file" in result.stderr
+
+
+def test_demo_refuses_before_the_fit_what_it_may_not_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.txt").write_text("mine")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "exists and is not a ManyGP model" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
