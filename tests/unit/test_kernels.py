@@ -8,8 +8,8 @@ from manygp.errors import SettingError
 from manygp.kernels import (
     KERNELS,
     CovarianceRows,
-    is_fused,
     cross_covariance,
+    is_fused,
     kernel_diagonal,
     make_kernel,
     rescale_kernel,
