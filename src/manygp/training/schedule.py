@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 __all__ = ["Schedule"]
 
 # Two windows are compared to see whether the bound still rises: of so many steps, and such a share of the longest run.
-_WINDOW_STEPS, _WINDOW_SHARE = 40, 0.05
+# In a window of fewer steps than the last number, a rise counts as flat in proportion.
+_WINDOW_STEPS, _WINDOW_SHARE, _FULL_WINDOW = 40, 0.05, 100
 _WARMUP_STEPS = 20
 # Windows after which a run must have reached a bound, if it must.
 _TRIAL_WINDOWS = 1
@@ -31,7 +32,7 @@ class Schedule:
     max_epochs
         Most epochs when the length is to be found.
     tolerance
-        Rise of the bound, in nats a cell over a window, below which it counts as flat.
+        Rise of the bound, in nats a cell over a window of a hundred steps or more, below which it counts as flat.
     decay_share
         Share of the run that is spent in the decay.
     least_bound
@@ -42,7 +43,7 @@ class Schedule:
     learning_rate: float
     epochs: int | None
     max_epochs: int
-    tolerance: float = 1e-2
+    tolerance: float = 2e-2
     decay_share: float = 0.3
     natural_floor: float = 0.1
     least_bound: float = -math.inf
@@ -87,7 +88,7 @@ class Schedule:
             return False
         recent = sum(self.bounds[-window:]) / window
         before = sum(self.bounds[-2 * window : -window]) / window
-        return recent - before < self.tolerance
+        return recent - before < self.tolerance * min(1.0, window * self.steps_per_epoch / _FULL_WINDOW)
 
     def _window(self) -> int:
         return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * self.max_epochs))
