@@ -89,16 +89,20 @@ def neighbour_scores(S: FloatArray, Y: FloatArray, new: FloatArray, truth: Float
 def kriging_scores(S: FloatArray, Y: FloatArray, new: FloatArray, truth: FloatArray) -> dict[str, float]:
     """Ordinary kriging of every month by itself: one isotropic Matern variogram by evidence, 48 neighbours."""
     sphere = CoordinateMap.fit(S, "sphere")
-    field = CoordinatePrior(sphere, *Y.T.shape)
-    field.groups = [[0, 1, 2]]
-    field.features.copy_(torch.as_tensor(sphere.features(S)))
-    values = torch.as_tensor(np.ascontiguousarray(Y.T))
-    field.learn(values, torch.zeros_like(values), 0, freedoms=(1e9,))
-    # One variance everywhere, such that errors of cells predicted from the others have it.
-    mean, variance = field.conditional(values, torch.zeros_like(values))
-    field.parameters_of[0] *= ((values - mean).square() / variance).mean(0)
-    mean, variance = field.conditional(values, torch.zeros_like(values), torch.as_tensor(sphere.features(new)))
-    return gaussian_scores(mean.numpy().T, variance.numpy().T, truth)
+    places = torch.as_tensor(sphere.features(new))
+    found = []
+    for values in torch.as_tensor(Y).unsqueeze(-1):
+        field = CoordinatePrior(sphere, len(S), 1)
+        field.groups = [[0, 1, 2]]
+        field.features.copy_(torch.as_tensor(sphere.features(S)))
+        exact = torch.zeros_like(values)
+        field.learn(values, exact, 0, freedoms=(1e9,), num_kernels=1)
+        # One variance everywhere, such that errors of cells predicted from the others have it.
+        mean, variance = field.conditional(values, exact)
+        field.parameters_of[1] *= ((values - mean).square() / variance).mean()
+        found.append(field.conditional(values, exact, places))
+    mean, variance = (torch.cat(parts, -1).T for parts in zip(*found, strict=True))
+    return gaussian_scores(mean.numpy(), variance.numpy(), truth)
 
 
 def run(case: str, methods: list[str], months: int, seed: int, quick: bool, settings: dict[str, Any]) -> dict[str, Any]:

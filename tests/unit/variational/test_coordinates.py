@@ -34,7 +34,8 @@ def test_with_few_outputs_it_is_ordinary_kriging(rng):
     S, new = rng.standard_normal((20, 2)), rng.standard_normal((3, 2))
     prior = field_at(S, 1)
     nugget, noise = 0.2, rng.uniform(0.1, 1.0, 20)
-    prior.parameters_of.copy_(torch.tensor([[2.0], [1.5], [0.7], [nugget], [1e12]], dtype=torch.float64))
+    prior.kernels[:] = torch.tensor([1.5, 0.7, nugget], dtype=torch.float64)
+    prior.parameters_of[1], prior.parameters_of[2] = 2.0, 1e9
     y = rng.standard_normal(20)
     features = prior.map.features(new)
     mean, variance = prior.conditional(
@@ -68,8 +69,9 @@ def test_parameters_are_found_by_evidence(rng):
     values = np.column_stack([3.0 * root @ rng.standard_normal(500), rough @ rng.standard_normal(500)])
     values = torch.as_tensor(np.column_stack([values, rng.standard_normal(500)]))
     prior.learn(values[:], torch.zeros_like(values), 0)
-    smoothness, nugget = prior.parameters_of[1], prior.parameters_of[3]
-    assert smoothness[0] > smoothness[1] == 0.5
+    # Averages over kernels by their shares, (column,)
+    smoothness, _, nugget = (prior.kernels.T.unsqueeze(-1) * prior.parameters_of[0]).sum(1)
+    assert smoothness[0] > 1.2 > 0.8 > smoothness[1]
     assert nugget[2] > 10.0 * nugget[:2].max()
     mean, variance = prior.conditional(values, torch.zeros_like(values))
     z2 = ((values - mean).square() / variance).mean(0)
@@ -77,6 +79,67 @@ def test_parameters_are_found_by_evidence(rng):
     error = (values - mean).square().mean(0) / values.var(0)
     assert error[0] < 0.02
     assert 0.8 < error[2] < 1.3
+
+
+@pytest.fixture(scope="module")
+def coast():
+    """Places of which those to the left have a smooth field, and those far to the right mere noise."""
+    rng = np.random.default_rng(2)
+    S, is_left = rng.uniform(-1.0, 1.0, (200, 2)), np.arange(200) < 100
+    S[~is_left] += 5.0
+    prior = field_at(S, 1)
+    x = prior.features.numpy()
+    smooth = np.linalg.cholesky(matern32(x, x, 1.0) + 1e-9 * np.eye(200)) @ rng.standard_normal(200)
+    values = np.where(is_left, smooth, 0.1 * rng.standard_normal(200))
+    return prior, torch.as_tensor(values)[:, None], torch.as_tensor(is_left)
+
+
+def test_regions_have_kernels_of_their_own(coast):
+    prior, values, is_left = coast
+    exact = torch.zeros_like(values)
+    prior.learn(values, exact, 0)
+    mean, variance = prior.conditional(values, exact)
+    prior.learn(values, exact, 0, num_kernels=1)
+    single, _ = prior.conditional(values, exact)
+    for side in (is_left, ~is_left):
+        assert (values - mean)[side].square().mean() < (values - single)[side].square().mean()
+        z2 = ((values - mean).square() / variance)[side].mean()
+        assert 0.5 < z2 < 2.0
+
+
+def test_errors_that_all_outputs_have_count_once(coast, rng):
+    """Nuggets are found from values that have them."""
+    prior, values, _ = coast
+    prior.learn(values, torch.zeros_like(values), 0)
+    expected = prior.conditional(values, torch.zeros_like(values))
+    noise = torch.full_like(values, 0.05)
+    prior.learn(values, noise, 0)
+    for found, known in zip(prior.conditional(values, noise), expected, strict=True):
+        assert_close(found, known)
+    noise[0] = 100.0
+    near = (prior.features[1:] - prior.features[0]).norm(dim=-1).argmin() + 1
+    assert prior.conditional(values, noise)[1][near] > expected[1][near]
+
+
+def test_where_nothing_varies_nothing_is_learned(rng):
+    """Neighbourhoods of equal values must not make all variances vanish."""
+    S = rng.uniform(-1.0, 1.0, (200, 2))
+    prior, values = field_at(S, 1), torch.as_tensor(np.sin(3.0 * S[:, :1]) * (S[:, :1] > 0.0))
+    noise = torch.full_like(values, 1e-6)
+    prior.learn(values, noise, 0)
+    noise[::2] = 1e-4
+    mean, _ = prior.conditional(values, noise)
+    assert (values - mean).square().mean() < 1e-3 * values.var()
+
+
+def test_tails_tell_how_unlike_their_neighbours_outputs_are(rng):
+    prior, exact = field_at(rng.uniform(-1.0, 1.0, (3000, 2)), 4), torch.zeros(3000, 4, dtype=torch.float64)
+    z = torch.as_tensor(rng.standard_normal((3000, 4)))
+    stretch = torch.as_tensor(np.sqrt(3.0 / rng.chisquare(3.0, (3000, 1))))
+    for widths, scale, freedom in ((1.0, 1.0, 1e4), (0.5 * stretch, 0.25, 3.0)):
+        prior.learn_tails(widths * z, exact, torch.zeros_like(z), torch.ones_like(z))
+        assert prior.tails[1] == freedom
+        assert abs(prior.tails[0] / scale - 1.0) < 0.1
 
 
 def test_features_that_do_not_matter_lose_their_weight(rng):
