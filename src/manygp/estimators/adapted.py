@@ -201,8 +201,10 @@ class AdaptiveEstimator(LatentVariableEstimator):
 
     def _seen_at(self, mean: Tensor, variance: Tensor, names: Sequence[Hashable]) -> Self:
         """An estimator like this one of outputs that lie somewhere else, from all numbers that belong to them."""
-        h = self.model_.latents.dim
-        new = self._seen_through(mean[:, :h], variance[:, :h], names)
+        assert self.model_.coordinates is not None
+        h, (scale, freedom) = self.model_.latents.dim, self.model_.coordinates.tails.tolist()
+        new = self._seen_through(mean[:, :h], scale * variance[:, :h], names)
+        new.model_.latents.freedom = freedom
         rest = mean[:, h:]
         if self.model_.level is not None:
             new.model_.level_variance = variance[:, h : h + 1]

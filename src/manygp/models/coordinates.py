@@ -64,7 +64,7 @@ def choose_placed_dim(table: Grid, scaling: Scaling, rng: np.random.Generator) -
     outputs = rng.permutation(np.flatnonzero(table.count_per_output()))[:_MOST_OUTPUTS]
     held, known = np.split(outputs, [min(len(outputs) // 5, _HELD_OUTPUTS)])
     held = held[np.isfinite(table.block(rows, held)).any(0)]
-    limit = min(_DIMS[-1], len(rows) - 1, len(known) - 1)
+    limit = min(_DIMS[-1], len(rows), len(known) - 1)
     left = scaling.scale_y(table.block(rows, held), held)
     if limit < 2 or not len(held):
         return 1
@@ -97,6 +97,7 @@ def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed:
     model.coordinates.learn(values, noise, seed)
     mean, variance = model.coordinates.conditional(values, noise, neighbours=_FEWER_NEIGHBOURS)
     h = model.latents.dim
+    model.coordinates.learn_tails(*(numbers[:, :h] for numbers in (values, noise, mean, variance)))
     model.latents.change_prior(mean[:, :h], variance[:, :h])
     model.latents.set_to_prior(empty)
     set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)

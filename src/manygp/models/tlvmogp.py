@@ -141,9 +141,9 @@ class Predictor:
         if share:
             mean, variance, slope = moments_and_slopes(model, self.conditional, pairs, h)
             # v + λ |Lᵀ ∂μ/∂h|² for the share λ of the covariance that is not drawn
-            L = model.latents.factor(distinct)[column]
+            L, stretch = model.latents.factor(distinct)[column], model.latents.stretches(self.num_samples)
             linear = torch.einsum("sbi,bij->sbj", slope.view(*shape, -1), L).square().sum(-1)
-            variance = variance.view(shape) + share * linear
+            variance = variance.view(shape) + share * stretch.square().unsqueeze(-1) * linear
         else:
             mean, variance = self.conditional(model.embed(pairs, h))
         mean, variance, level = mean.view(shape), variance.view(shape), model.levels(outputs)

@@ -1,7 +1,11 @@
 """Latent vectors of the outputs: prior p(h_p) and variational posterior q(h_p)."""
 
+import math
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.stats import chi2
 from torch import Tensor, nn
 
 from manygp.errors import SettingError
@@ -58,6 +62,8 @@ class Latents(nn.Module):
             raise SettingError(f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}.")
         self.dim, self.posterior, self.prior_variance = dim, posterior, prior_variance
         self.sparse, self.relative = sparse, relative
+        # Degrees of freedom of draws for prediction: below infinity h_p is Student t, with scale L_p L_pᵀ.
+        self.freedom = math.inf
         self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
         # Variances of a prior that differs between outputs, (p, h).
         self.register_buffer("local_variance", None)
@@ -213,7 +219,7 @@ class Latents(nn.Module):
         """Draws for prediction: each output's depend on the seed and its own number alone.
 
         So an output's prediction does not change with which others are asked for, or in what chunks. Draws come in
-        pairs m ± L ε, whose average is exact for all that is linear in h; `width` multiplies L.
+        pairs m ± L ε, whose average is exact for all that is linear in h; `width` multiplies L, see `stretches` too.
         """
         m, L, half = self.means(outputs), self.factor(outputs), num_samples // 2
         noise = m.new_empty(num_samples, outputs.shape[0], self.dim)
@@ -224,7 +230,18 @@ class Latents(nn.Module):
             draws = torch.cat([draws, -draws[:half]])
             chosen = blocks == block
             noise[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
+        noise *= self.stretches(num_samples).view(-1, 1, 1)
         return m + torch.einsum("pij,spj->spi", width * L, noise)
+
+    def stretches(self, num_samples: int) -> Float[Tensor, " s"]:
+        """What L is multiplied by in every draw: 1, or evenly spread quantiles of √(ν / χ²_ν) for a Student t."""
+        half = num_samples // 2
+        count = num_samples - half
+        if math.isinf(self.freedom):
+            return self.mean.new_ones(num_samples)
+        χ2 = chi2.ppf(1.0 - (np.arange(count) + 0.5) / count, self.freedom)
+        each = self.mean.new_tensor(np.sqrt(self.freedom / χ2))
+        return torch.cat([each, each[:half]])
 
 
 def _mix(seed: int, block: int) -> int:

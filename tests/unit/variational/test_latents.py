@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t as student_t
 
 from manygp.errors import SettingError
 from manygp.variational import LATENT_POSTERIORS, Latents
@@ -61,6 +62,19 @@ def test_draws_have_the_moments_of_q(rng, posterior, relative):
         assert_monte_carlo(draws, mean)
         centered = draws - mean
         assert_monte_carlo(centered.unsqueeze(-1) * centered.unsqueeze(-2), L @ L.mT)
+
+
+@pytest.mark.parametrize("num_samples", [2_000, 2_001])
+def test_draws_of_a_student_have_its_quantiles_in_pairs(rng, num_samples):
+    latents = Latents(40, 1, "full", worlds.normal(rng, 40, 1), 0.25)
+    latents.freedom = 3.0
+    with torch.no_grad():
+        draws = latents.sample(torch.arange(40), num_samples, seed=1)[..., 0] - latents.mean[:, 0]
+    half = num_samples // 2
+    assert_close(draws[-half:], -draws[:half])
+    levels = np.array([0.05, 0.25, 0.75, 0.95])
+    found = np.quantile((draws / 0.5).numpy(), levels)
+    assert np.allclose(found, student_t(3.0).ppf(levels), rtol=0.05)
 
 
 def test_cells_of_one_output_have_draws_of_their_own(rng):
