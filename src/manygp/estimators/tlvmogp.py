@@ -301,7 +301,7 @@ class TLVMOGP(AdaptiveEstimator):
         kernel = make_kernel(self.kernel, e, log_parameters=not paper)
         # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
         jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
-        gp = InducingGP(kernel, torch.zeros(m, e), posterior, jitter, self.bound)
+        gp = InducingGP(kernel, torch.zeros(m, e), posterior, sizes.get("jitter", jitter), self.bound)
         prior_mean = torch.zeros(sizes["num_outputs"], h) if sizes["prior_mean"] else None
         latents = Latents(
             sizes["num_outputs"],
@@ -331,6 +331,7 @@ class TLVMOGP(AdaptiveEstimator):
             "prior_mean": latents.prior_mean is not None,
             "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
             "linear_share": self.model_.linear_share,
+            "jitter": self.model_.gp.jitter,
             **self._chosen_likelihood(self.model_.likelihood),
         }
 

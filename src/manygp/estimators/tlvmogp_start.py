@@ -39,8 +39,9 @@ _PAPER = {"latent_dim": 3, "num_inducing": 200}
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
 _STIFF, _FLEXIBLE, _INPUTS_PER_WEIGHT, _MANY_FEATURES = 0.1, 1.0, 20, 4
-# Of outputs with coordinates: the least noise to start from, and how many inducing points for each that is needed.
-_PLACED_NOISE, _SPARE = 1e-5, 1.15
+# Of outputs with coordinates: the least noise to start from, and how many inducing points for each that is needed. A
+# kernel whose bends are below the noise σ² has a scale of 1/2σ², of which double precision keeps a share of 2σ⁴.
+_PLACED_NOISE, _SPARE = 1e-6, 1.15
 
 
 def begin_at_prior(

@@ -34,9 +34,11 @@ __all__ = [
     "start_from_prior",
 ]
 
-# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear, and, where places tell
-# signals from noise that are far smaller, to linear up to these.
-_SQUARED_LENGTHSCALES, _LONGEST_SQUARED = (2.0**2, 30.0**2), 1000.0**2
+# Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear. Where places tell signals
+# from noise that are far smaller, they are as long as the noise asks for.
+_SQUARED_LENGTHSCALES = (2.0**2, 30.0**2)
+# Least relative jitter that a covariance among inducing points needs.
+_LEAST_JITTER = 1e-12
 _WEAKEST = 1e-6
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 # There, weights of the network start at such a share: its bends would be larger than those signals.
@@ -274,6 +276,8 @@ def start_from_data(
     rescale_kernel(model.gp.kernel, lengthscale, outputscale)
     if isinstance(model.likelihood, Gaussian):
         model.likelihood.noise = torch.tensor(noise)
+        # What jitter adds to variances of f should not exceed the noise.
+        model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     x, output, _ = sample_cells(table, scaling, max(1000, _CANDIDATES_PER_POINT * m), rng)
@@ -294,7 +298,7 @@ def _start_latents(
     power = np.square(factors.row_factors).mean(0)
     v = max(float(power.sum()), noise)
     shortest, longest = _SQUARED_LENGTHSCALES
-    u2 = float(np.clip(0.5 * v * D / noise, shortest, longest if model.coordinates is None else _LONGEST_SQUARED))
+    u2 = float(np.clip(0.5 * v * D / noise, shortest, longest if model.coordinates is None else np.inf))
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
     weight = np.sqrt(np.maximum(power, _WEAKEST * v))
