@@ -89,6 +89,15 @@ def test_the_model_is_left_ready_for_predictions(rng):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_a_likelihood_that_was_fixed_stays_fixed(rng):
+    table, model = world(rng, TrainingSettings())
+    model.likelihood.requires_grad_(False)
+    start = model.likelihood.noise.item()
+    fit(table, model, TrainingSettings())
+    assert model.likelihood.noise.item() == start
+    assert not any(parameter.requires_grad for parameter in model.likelihood.parameters())
+
+
 @pytest.mark.parametrize(("frozen", "moves"), [(0, True), (2, True), (4, False), (math.inf, False)])
 def test_a_frozen_likelihood_stays_for_its_epochs(rng, frozen, moves):
     settings = TrainingSettings(frozen_epochs=frozen)
