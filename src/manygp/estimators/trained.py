@@ -18,6 +18,7 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
+from manygp.likelihoods import Gaussian
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
 __all__ = ["PRESETS", "TrainedEstimator"]
@@ -30,6 +31,8 @@ _FAST_LEARNING_RATE = 0.015
 # (about a minute and ten minutes on two cores); and its epochs.
 _WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 1.2e12, 1e13
 _MIN_EPOCHS, _MAX_EPOCHS = 10, 600
+# The same for the expected log density of a cell that is not Gaussian, beside what the model does.
+_WORK_PER_DENSITY = 5e4
 
 
 class TrainedEstimator(Estimator):
@@ -158,7 +161,10 @@ class TrainedEstimator(Estimator):
         if epochs == "auto":
             epochs = self._paper_epochs if paper else None
         cells = plan.table.num_observed
-        most = int(self._budget(model, cells) / (self._work(model, cells / len(plan)) * len(plan)))
+        work = self._work(model, cells / len(plan)) * len(plan)
+        if not isinstance(model.likelihood, Gaussian):
+            work += _WORK_PER_DENSITY * cells
+        most = int(self._budget(model, cells) / work)
         return Schedule(
             steps_per_epoch=len(plan),
             learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from manygp import TLVMOGP, SettingError
+from manygp import GSLVMOGP, TLVMOGP, SettingError
+from manygp.data import Grid, Scaling
 from manygp.estimators import ESTIMATORS
 from manygp.estimators.settings import resolve_device, resolve_dtype, resolve_seed
+from manygp.likelihoods import make_likelihood
 
 X = np.linspace(0, 1, 6)[:, None]
 Y = np.column_stack([np.sin(5 * X[:, 0]), np.cos(5 * X[:, 0]), X[:, 0]])
@@ -172,3 +174,15 @@ def test_resolving():
     assert resolve_seed(7) == resolve_seed(np.int64(7)) == 7
     assert resolve_seed(None) != resolve_seed(None)
     assert resolve_seed(np.random.default_rng(1)) == resolve_seed(np.random.default_rng(1))
+
+
+def test_densities_of_counts_are_part_of_the_budget(rng, monkeypatch):
+    """Otherwise a cheap model of many counts would run for hours."""
+    table = Grid(np.arange(3000.0)[:, None], rng.poisson(2.0, (3000, 50)).astype(float))
+    monkeypatch.setattr(GSLVMOGP, "_work", lambda self, model, cells: 1e5 * cells)
+    most = []
+    for name in ("gaussian", "poisson"):
+        estimator, model = GSLVMOGP(), nn.Module()
+        model.likelihood = make_likelihood(name, 50)
+        most.append(estimator._schedule(estimator._plan(table, Scaling.fit(table)), model).max_epochs)
+    assert most[1] == pytest.approx(most[0] / 1.5, abs=1)
