@@ -53,10 +53,10 @@ def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any]
         raise SettingError(f"{name}={value!r} is no valid size: use a whole number of at least {minimum}{other}.")
 
 
-def check_inducing(num_inducing: Any, num_inputs: int, automatic: str = "or 'auto'") -> None:
-    """Refuse more inducing points than there are inputs to choose them from."""
-    if not isinstance(num_inducing, str) and num_inducing is not None and num_inducing > num_inputs:
-        raise SettingError(f"num_inducing={num_inducing} exceeds the {num_inputs} inputs: use fewer {automatic}.")
+def check_inducing(num_inducing: Any, most: int, automatic: str = "or 'auto'", places: str = "inputs") -> None:
+    """Refuse more inducing points than there are inputs, or other places, to choose them from."""
+    if not isinstance(num_inducing, str) and num_inducing is not None and num_inducing > most:
+        raise SettingError(f"num_inducing={num_inducing} exceeds the {most} {places}: use fewer {automatic}.")
 
 
 def check_positive(name: str, value: Any, optional: bool = False, automatic: Iterable[str] = ()) -> None:

@@ -16,7 +16,14 @@ from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embeddin
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
 from manygp.estimators.priors import PriorMeans
-from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
+from manygp.estimators.settings import (
+    check_choice,
+    check_inducing,
+    check_kernel,
+    check_likelihood,
+    check_positive,
+    check_size,
+)
 from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
 from manygp.kernels import make_kernel
@@ -210,6 +217,7 @@ class TLVMOGP(AdaptiveEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
+        check_inducing(self.num_inducing, table.num_observed, places="observed cells")
         likelihood = self._likelihood_for(table, rng)
         check_support(likelihood, table)
         if table.exposure is not None:
@@ -259,10 +267,6 @@ class TLVMOGP(AdaptiveEstimator):
     def _untrained(
         self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any, prior: PriorMeans | None
     ) -> TransformedLatentModel:
-        if num_inducing > table.num_observed:
-            raise SettingError(
-                f"num_inducing={num_inducing} exceeds the {table.num_observed} observed cells: use fewer or 'auto'."
-            )
         sizes = {
             "num_features": table.num_features,
             "num_outputs": table.num_outputs,

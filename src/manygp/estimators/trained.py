@@ -88,7 +88,8 @@ class TrainedEstimator(Estimator):
         check_choice("progress", self.progress, (True, False, "auto"))
         check_positive("max_grad_norm", self.max_grad_norm, optional=True)
         frozen = self.freeze_likelihood
-        if frozen != "auto" and not (isinstance(frozen, int | float) and frozen >= 0):
+        is_number = isinstance(frozen, int | float) and not isinstance(frozen, bool) and frozen >= 0
+        if frozen != "auto" and not is_number:
             raise SettingError(
                 f"freeze_likelihood={frozen!r} is out of range: use a number of epochs of at least 0, or 'auto'."
             )

@@ -68,7 +68,7 @@ def test_numbers_out_of_range(name, value):
     refused(f"{name}=.* is out of range: use a positive number", **{name: value})
 
 
-@pytest.mark.parametrize("value", [-1, float("nan"), "x", None])
+@pytest.mark.parametrize("value", [-1, float("nan"), "x", None, True])
 def test_freezing_for_no_number_of_epochs(value):
     refused("freeze_likelihood=.* is out of range: use a number of epochs of at least 0", freeze_likelihood=value)
 
