@@ -18,6 +18,8 @@ __all__ = ["load_prostate", "load_visium_dlpfc", "most_variable"]
 
 _LEAST_COUNTS, _MOST_COUNTS, _MOST_MITOCHONDRIAL, _LEAST_SPOTS = 2_000, 35_000, 0.2, 10
 _HELD_OUT = 0.1
+# Genes of the paper's figures, and markers of layers of the cortex.
+_SHOWN = ("SPP1", "IGHG2", "MIB2", "L1CAM", "MBP", "PCP4", "SNAP25", "GFAP")
 
 
 def load_visium_dlpfc(path: Path, seed: int, num_genes: int = 1_000) -> Problem:
@@ -68,7 +70,8 @@ def _problem(counts: Any, places: FloatArray, genes: list[str], num_genes: int, 
     train, test = random_split(Grid(X, Y, names), _HELD_OUT, np.random.default_rng(seed))
     assert isinstance(train, Grid)
     assert isinstance(test, Grid)
-    return Problem(train, test, unit="counts", input_label="position on the slide", is_counts=True)
+    shown = tuple(gene for gene in _SHOWN if gene in names)
+    return Problem(train, test, unit="counts", input_label="position on the slide", is_counts=True, shown=shown)
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

@@ -20,8 +20,6 @@ __all__ = ["draw_figures"]
 
 _ELECTRODES = ("F2", "F1", "FZ")
 _ELECTRODE_MODELS = ("ind-gp", "sv-lmc", "tlvmogp")
-# Those of the paper's slide, and markers of layers in that of the cortex.
-_GENES = ("SPP1", "IGHG2", "MIB2", "L1CAM", "MBP", "PCP4", "SNAP25", "GFAP")
 _NUM_GENES = 4
 
 
@@ -164,13 +162,13 @@ def _gene_maps(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
     table = problem.train
     names = list(table.output_names)
     figures = {"histogram": plot_counts(table.Y, label="counts of a gene in a spot")}
-    chosen = [gene for gene in _GENES if gene in names][:_NUM_GENES]
-    for gene in chosen:
-        output = names.index(gene)
+    saved = [one for one in saved if one.seed == saved[0].seed]
+    predicted = set.intersection(*(set(one.arrays["outputs"].tolist()) for one in saved))
+    for output in _genes_to_show(problem, predicted):
+        gene = str(names[output])
         panels: dict[str, FloatArray] = {"counts": table.Y[:, output]}
         for one in saved:
-            if one.seed == saved[0].seed and output in (places := list(one.arrays["outputs"])):
-                panels[one.row.label] = one.arrays["mean"][:, places.index(output)]
+            panels[one.row.label] = one.arrays["mean"][:, one.arrays["outputs"].tolist().index(output)]
         figures[f"gene-{gene.lower()}"] = plot_map(
             table.X[:, 0],
             -table.X[:, 1],
@@ -180,6 +178,14 @@ def _gene_maps(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
             axis_labels=("x, standard deviations", "y, standard deviations"),
         )
     return figures
+
+
+def _genes_to_show(problem: Problem, predicted: set[int]) -> list[int]:
+    """Of genes that all models have predicted, those with a name in the literature, then the most variable ones."""
+    names, spread = list(problem.train.output_names), np.nanvar(problem.train.Y, axis=0)
+    known = [output for name in problem.shown if (output := names.index(name)) in predicted]
+    others = sorted(predicted.difference(known), key=lambda output: -spread[output])
+    return (known + others)[:_NUM_GENES]
 
 
 def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:

@@ -11,7 +11,7 @@ from manygp.paper.problem import Problem
 
 __all__ = ["read_predictions", "save_predictions"]
 
-# Tables beyond this size save every so manieth output, so that a file stays small.
+# Tables beyond this size save every so manieth output and those to show, so that a file stays small.
 _MAX_CELLS = 400_000
 # Intervals of a mixture are found by bisection; beyond this many cells standard deviations must do.
 _MAX_INTERVALS = 20_000
@@ -29,7 +29,8 @@ def save_predictions(path: Path, model: Any, problem: Problem, new: Any = None) 
     """
     X, p = problem.train.X, problem.train.num_outputs
     stride = max(1, -(-len(X) * p // _MAX_CELLS))
-    outputs = np.arange(0, p, stride)
+    names = list(problem.train.output_names)
+    outputs = np.union1d(np.arange(0, p, stride), [names.index(name) for name in problem.shown]).astype(np.int64)
     arrays: dict[str, Any] = {"outputs": outputs}
     if hasattr(model, "predict_dist"):
         prediction = model.predict_dist(X, outputs=list(outputs)) if stride > 1 else model.predict_dist(X)

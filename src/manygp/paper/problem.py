@@ -32,6 +32,8 @@ class Problem:
         What the input measures.
     is_counts
         Whether the values are counts; then scores plug in the mean of f, as the paper does.
+    shown
+        Names of outputs that figures show first.
     """
 
     train: Grid
@@ -45,6 +47,7 @@ class Problem:
     scale: float = 1.0
     input_label: str = "input"
     is_counts: bool = False
+    shown: tuple[str, ...] = ()
 
     @property
     def has_new_outputs(self) -> bool:

@@ -117,7 +117,7 @@ def _draw_group(
         seen = np.isfinite(values)
         axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)
         drawn = axis.scatter(place[0][seen], place[1][seen], c=values[seen], vmin=low, vmax=high, **style)
-        axis.set_title(textwrap.fill(name, _TITLE_WIDTH), fontsize="medium")
+        axis.set_title(textwrap.fill(name, _TITLE_WIDTH, break_on_hyphens=False), fontsize="medium")
     shrink = 0.9 if len(axes) == 1 else 0.5
     figure.colorbar(
         drawn,

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from manygp.data import Grid
-from manygp.paper import DATASETS, TABLES, Dataset, Problem, Run
+from manygp.paper import DATASETS, TABLES, Dataset, Problem, Run, predictions
 from manygp.paper.figures import draw_figures
 from manygp.paper.predictions import read_predictions, save_predictions
 
@@ -29,7 +29,7 @@ def _problem(name: str) -> Problem:
     if name == "visium-dlpfc":
         counts = RNG.poisson(3.0, (20, 3)).astype(float)
         slide = [Grid(RNG.normal(size=(20, 2)), counts, ("MBP", "X", "PCP4"))] * 2
-        return Problem(*slide, unit="counts", is_counts=True)
+        return Problem(*slide, unit="counts", is_counts=True, shown=("PCP4", "MBP"))
     parts = _grids(tuple(map(str, range(12))), RNG.normal(size=(5, 12)))
     new = {"new_places": PLACES, "new_coordinates": PLACES} if name == "ersst" else {}
     return Problem(*parts, places=PLACES, coordinates=PLACES, unit="°C", **new)
@@ -62,7 +62,8 @@ def test_what_was_saved_is_drawn_and_the_rest_is_named(tmp_path: Path, problems:
     _write(tmp_path, "era5-random", "era5-random", "tlvmogp", problems["era5-random"], **space)
     new = {"new_mean": np.zeros((5, 12)), "new_std": np.ones((5, 12))}
     _write(tmp_path, "copernicus", "ersst", "tlvmogp", problems["ersst"], **new)
-    _write(tmp_path, "transcriptomics", "visium-dlpfc", "tlvmogp", problems["visium-dlpfc"])
+    some = {"outputs": np.array([1, 2]), "mean": np.zeros((20, 2)), "std": np.ones((20, 2))}
+    _write(tmp_path, "transcriptomics", "visium-dlpfc", "tlvmogp", problems["visium-dlpfc"], **some)
     drawn, missing = draw_figures(tmp_path)
     assert [path.name for path in drawn] == [
         "eeg-eeg-electrodes.png",
@@ -71,8 +72,8 @@ def test_what_was_saved_is_drawn_and_the_rest_is_named(tmp_path: Path, problems:
         "era5-random-era5-random-embedding.png",
         "copernicus-ersst-extrapolation.png",
         "transcriptomics-visium-dlpfc-histogram.png",
-        "transcriptomics-visium-dlpfc-gene-mbp.png",
         "transcriptomics-visium-dlpfc-gene-pcp4.png",
+        "transcriptomics-visium-dlpfc-gene-x.png",
     ]
     assert all(path.stat().st_size > 5_000 for path in drawn)
     assert [text.split(":")[0] for text in missing] == ["era5-block", "copernicus", "prostate"]
@@ -94,6 +95,16 @@ def test_predictions_are_saved_in_single_precision(tmp_path: Path) -> None:
     assert arrays is not None
     assert arrays["mean"].dtype == np.float32
     np.testing.assert_array_equal(arrays["mean"][0], [0, 1, 2])
+
+
+def test_outputs_to_show_are_saved_among_every_so_manieth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "_MAX_CELLS", 4)
+    problem = Problem(*[Grid(np.zeros((4, 1)), np.zeros((4, 3)), ("a", "b", "c"))] * 2, shown=("c",))
+    save_predictions(tmp_path / "some.npz", Model(), problem)
+    arrays = read_predictions(tmp_path / "some.npz")
+    assert arrays is not None
+    np.testing.assert_array_equal(arrays["outputs"], [0, 2])
+    np.testing.assert_array_equal(arrays["mean"][0], [0, 2])
 
 
 def test_embeddings_and_intervals_of_a_fitted_model(tmp_path: Path) -> None:
