@@ -168,7 +168,7 @@ def _register_models() -> None:
         rows = _model_rows(f"era5-{split}", values)
         _register(f"era5-{split}", f"{_DATASETS[f'era5-{split}']}: models", (MSE, NLL, TIME), rows, 4)
     sea = [*_component_rows("copernicus", published.SEA), *_component_rows("ersst")]
-    _register("copernicus", "Copernicus Marine: new outputs", (MSE, NLL, TIME), sea)
+    _register("copernicus", "Copernicus Marine: new outputs", (MSE, NLL, TIME), sea, 4)
     genes = [*_component_rows("prostate", published.GENES), *_component_rows("visium-dlpfc")]
     _register("transcriptomics", "Spatial Transcriptomics: counts", (MSE, NLL, TIME), genes)
 
