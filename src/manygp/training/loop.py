@@ -97,7 +97,7 @@ def train(
     average = _Average(model.parameters())
     history, step = History(), 0
     # What somebody has fixed for good stays so.
-    noise = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
+    learned = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
     model.train(True)
     with progress:
         try:
@@ -105,7 +105,7 @@ def train(
                 if before_epoch is not None:
                     before_epoch(len(history))
                 frozen = len(history) < settings.frozen_epochs
-                for parameter in noise:
+                for parameter in learned:
                     parameter.requires_grad_(not frozen)
                 started, sums = time.perf_counter(), torch.zeros(4, dtype=torch.float64, device=device)
                 for batch in plan.epoch(rng):
@@ -123,7 +123,7 @@ def train(
         except KeyboardInterrupt:
             history.stop_reason = "interrupted"
     average.apply()
-    for parameter in noise:
+    for parameter in learned:
         parameter.requires_grad_(True)
     model.train(False)
     return history
