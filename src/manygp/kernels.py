@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.errors import SettingError
-from manygp.linalg import gram, projected, unwhitened, whitened
+from manygp.linalg import add_gram, from_lower, projected, unwhitened, whitened
 
 __all__ = [
     "KERNELS",
@@ -78,10 +78,13 @@ def _check_dimensions(kernel: Kernel, dim: int) -> None:
 
 def is_fused(kernel: Kernel) -> bool:
     """Whether the closed form computes this kernel: a scaled RBF or Matern on all dimensions, nothing more."""
-    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
+    if type(kernel) is not ScaleKernel or kernel.active_dims is not None:
         return False
     base = kernel.base_kernel
-    return type(base) in (RBFKernel, MaternKernel) and not base.batch_shape and base.active_dims is None
+    if type(base) not in (RBFKernel, MaternKernel) or base.active_dims is not None:
+        return False
+    # One number and one row: a batch of kernels has more axes.
+    return kernel.raw_outputscale.dim() == 0 and base.raw_lengthscale.dim() == 2
 
 
 def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float) -> None:
@@ -144,7 +147,7 @@ class _Stationary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
-        K, slope = _stationary(a, b, outputscale, None, nu)
+        K, slope = _stationary(a, b, outputscale, nu)
         ctx.save_for_backward(a, b, outputscale, K, slope)
         return K
 
@@ -169,9 +172,11 @@ class _StationaryGram(torch.autograd.Function):
         nu: float,
         is_stiff: bool,
     ) -> tuple[Tensor, Tensor]:
-        K, slope = _stationary(a, b, outputscale, log_weight, nu)
+        rows = _StationaryRows(a, b, outputscale, log_weight, nu)
+        K, slope = rows.room()
+        AA, Ay = _gram(K, y, Linv, is_stiff, lambda chunk: rows.write(chunk, K, slope))
         ctx.save_for_backward(a, b, outputscale, y, K, slope, Linv)
-        return _gram(K, y, Linv, is_stiff)
+        return AA, Ay
 
     @staticmethod
     def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -187,28 +192,54 @@ class _StationaryGram(torch.autograd.Function):
         return *grads, by_row if ctx.needs_input_grad[3] else None, grad_y, None, None, None
 
 
-def _stationary(
-    a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float, room: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """K = w σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor.
+class _StationaryRows:
+    """K = w σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor, some rows at a time.
 
-    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows. What is
-    in `room` may be overwritten by K.
+    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows.
     """
-    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
-    center = b.mean(0)
-    a, b = a - center, b - center
-    one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
-    a2, b2 = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
-    if nu == math.inf:
-        # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
-        of_a = -0.5 * a2 if log_weight is None else log_weight.unsqueeze(-1) - 0.5 * a2
-        left, right = torch.cat([a, of_a, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
-        return torch.mm(left, right.T, out=room).exp_(), None
-    left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
-    K, slope = _matern(torch.mm(left, right.T, out=room).clamp_(min=0.0), nu)
-    scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
-    return K.mul_(scale), slope.mul_(scale)
+
+    def __init__(self, a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float):
+        # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
+        center = b.mean(0)
+        a, b = a - center, b - center
+        one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
+        a2, b2 = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
+        self.nu, self.is_rbf = nu, nu == math.inf
+        self.scale = outputscale.expand(len(a), 1)
+        if self.is_rbf:
+            # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
+            of_a = -0.5 * a2 if log_weight is None else log_weight.unsqueeze(-1) - 0.5 * a2
+            self.left, right = torch.cat([a, of_a, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
+        else:
+            self.left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
+            if log_weight is not None:
+                self.scale = self.scale * log_weight.exp().unsqueeze(-1)
+        self.right = right.T
+
+    def room(self, num_rows: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """Memory for K and its slope, at all rows by default."""
+        K = self.left.new_empty(len(self.left) if num_rows is None else num_rows, self.right.shape[1])
+        return K, None if self.is_rbf else torch.empty_like(K)
+
+    def write(self, rows: slice | Tensor, K: Tensor, slope: Tensor | None, at: slice | None = None) -> None:
+        """Write some rows to their places in K and its slope, or to another place."""
+        at = rows if at is None else at
+        torch.mm(self.left[rows], self.right, out=K[at])
+        if self.is_rbf:
+            K[at].exp_()
+            return
+        assert slope is not None
+        ρ, by_s = _matern(K[at].clamp_(min=0.0), self.nu)
+        torch.mul(ρ, self.scale[rows], out=K[at])
+        torch.mul(by_s, self.scale[rows], out=slope[at])
+
+
+def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
+    """K and its slope, whole."""
+    rows = _StationaryRows(a, b, outputscale, None, nu)
+    K, slope = rows.room()
+    rows.write(slice(None), K, slope)
+    return K, slope
 
 
 def _stationary_backward(
@@ -224,8 +255,8 @@ def _stationary_backward(
     By chunks of rows in one piece of memory, because an array that is passed over several times should stay in the
     cache, and because fresh memory is slow to touch.
     """
-    gradient, chunks = _StationaryGradient(a, b), row_chunks(len(a), len(b))
-    room = K.new_empty(min(chunks[0].stop, len(a)) if chunks else 0, len(b))
+    gradient, chunks = _StationaryGradient(a, b), row_chunks(a, len(b))
+    room = K.new_empty(longest(chunks), len(b))
     for chunk in chunks:
         W = room[: chunk.stop - chunk.start]
         grad_K(chunk, W)
@@ -233,10 +264,20 @@ def _stationary_backward(
     return gradient.result(outputscale)
 
 
-def row_chunks(num_rows: int, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
-    """Slices over rows of `width` numbers, so long that they hold `numbers` together."""
-    size = max(_MIN_CHUNK_ROWS, numbers // width)
-    return [slice(begin, min(begin + size, num_rows)) for begin in range(0, num_rows, size)]
+def row_chunks(a: Tensor, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
+    """Slices of equal length over the rows of a, each of `width` numbers, that hold at most `numbers` together.
+
+    One slice on a device where launching is dear.
+    """
+    most = max(_MIN_CHUNK_ROWS, numbers // width)
+    count = math.ceil(len(a) / most) if a.device.type == "cpu" else 1
+    size = math.ceil(len(a) / max(count, 1))
+    return [slice(begin, min(begin + size, len(a))) for begin in range(0, len(a), max(size, 1))]
+
+
+def longest(chunks: list[slice]) -> int:
+    """Rows of the longest of some chunks, which is the first."""
+    return chunks[0].stop if chunks else 0
 
 
 class _StationaryGradient:
@@ -282,13 +323,12 @@ class CovarianceRows:
         self.inputs: tuple[Tensor, ...] = (
             (cross_covariance(kernel, a, b),) if self.nu is None else _scaled(kernel, a, b)
         )
-        self.chunks = row_chunks(len(a), len(b), _VISIT_NUMBERS)
+        self.chunks = row_chunks(a, len(b), _VISIT_NUMBERS)
         self._width = len(b)
 
     def room(self, dtype: torch.dtype) -> Float[Tensor, "k m"]:
         """Memory for the rows of the longest chunk."""
-        rows = self.chunks[0].stop if self.chunks else 0
-        return self.inputs[0].new_empty(rows, self._width, dtype=dtype)
+        return self.inputs[0].new_empty(longest(self.chunks), self._width, dtype=dtype)
 
     @torch.no_grad()
     def visit(self, function: Callable[[slice, Tensor], Tensor | None]) -> tuple[Tensor, ...]:
@@ -305,12 +345,14 @@ class CovarianceRows:
                 gradient[chunk] = K.new_zeros(()) if G is None else G
             return (gradient,)
         a, b, outputscale = self.inputs
-        sums, room = _StationaryGradient(a, b), self.room(a.dtype)
+        sums, rows = _StationaryGradient(a, b), _StationaryRows(a, b, outputscale, None, self.nu)
+        K, slope = rows.room(longest(self.chunks))
         for chunk in self.chunks:
-            K, slope = _stationary(a[chunk], b, outputscale, None, self.nu, room[: chunk.stop - chunk.start])
-            G = function(chunk, K)
+            here = slice(chunk.stop - chunk.start)
+            rows.write(chunk, K, slope, here)
+            G = function(chunk, K[here])
             if G is not None:
-                sums.add(chunk, G.to(K.dtype), K, slope)
+                sums.add(chunk, G.to(K.dtype), K[here], None if slope is None else slope[here])
         return sums.result(outputscale)[:3]
 
     @torch.no_grad()
@@ -319,7 +361,7 @@ class CovarianceRows:
         if self.nu is None:
             return self.inputs[0][rows]
         a, b, outputscale = self.inputs
-        return _stationary(a[rows], b, outputscale, None, self.nu)[0]
+        return _stationary(a[rows], b, outputscale, self.nu)[0]
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
@@ -356,12 +398,23 @@ class _Gram(torch.autograd.Function):
         return (K @ W).addr_(y, w), K @ w if ctx.needs_input_grad[1] else None, None, None
 
 
-def _gram(K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool) -> tuple[Tensor, Tensor]:
-    if is_stiff:
-        A = projected(K, Linv.to(K.dtype)).to(Linv.dtype)
-        return gram(A), A.T @ y.to(Linv.dtype)
-    K, y = K.to(Linv.dtype), y.to(Linv.dtype)
-    return whitened(Linv, gram(K)), Linv @ (K.T @ y)
+def _gram(
+    K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool, fill: Callable[[slice], object] | None = None
+) -> tuple[Tensor, Tensor]:
+    """AAᵀ and Ay by chunks of rows; `fill` computes those of K just before they are needed, and in the cache."""
+    KK, Ky, chunks = torch.zeros_like(Linv), Linv.new_zeros(len(Linv)), row_chunks(K, len(Linv))
+    narrow, room = Linv.to(K.dtype), K.new_empty(longest(chunks) if is_stiff else 0, len(Linv))
+    for chunk in chunks:
+        if fill is not None:
+            fill(chunk)
+        rows = K[chunk]
+        if is_stiff:
+            rows = projected(rows, narrow, room[: len(rows)])
+        rows = rows.to(Linv.dtype)
+        add_gram(KK, rows)
+        Ky.addmv_(rows.T, y[chunk].to(Linv.dtype))
+    KK = from_lower(KK)
+    return (KK, Ky) if is_stiff else (whitened(Linv, KK), Linv @ Ky)
 
 
 def _gram_backward(G: Tensor, g: Tensor, Linv: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

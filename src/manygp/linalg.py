@@ -11,8 +11,10 @@ from torch import Tensor
 from manygp.errors import NumericalError
 
 __all__ = [
+    "add_gram",
     "add_jitter",
     "conjugate_gradients",
+    "from_lower",
     "gaussian_kl",
     "gram",
     "lower_product",
@@ -31,13 +33,14 @@ __all__ = [
 _MAX_RELATIVE_JITTER = 1e-2
 # Least number of columns of a block in blocked products, and of a square matrix that is worth blocks: on a CPU, smaller
 # products run at less than full speed.
-_BLOCK, _WORTH_BLOCKS = 100, 200
+_BLOCK, _WORTH_BLOCKS = 100, 400
 
 
 def add_jitter(A: Float[Tensor, "*b m m"], jitter: float) -> Float[Tensor, "*b m m"]:
     """Return A + jitter · mean(diag A) · I, so that jitter means the same at every scale of A."""
-    scale = A.detach().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-    return A + torch.diag_embed((jitter * scale).expand(A.shape[:-1]))
+    scale, raised = A.detach().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True), A.clone()
+    raised.diagonal(dim1=-2, dim2=-1).add_(jitter * scale)
+    return raised
 
 
 def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tensor, "*b m m"]:
@@ -94,14 +97,30 @@ def gram(A: Float[Tensor, "n m"]) -> Float[Tensor, "m m"]:
     return _by_rows(A, lambda rows, upto: A[:, rows].T @ A[:, :upto])
 
 
+def add_gram(total: Float[Tensor, "m m"], A: Float[Tensor, "n m"]) -> None:
+    """Add AᵀA to the lower triangle of a sum; above it, numbers mean nothing."""
+    for rows, upto in _blocks(A):
+        total[rows, :upto].addmm_(A[:, rows].T, A[:, :upto])
+
+
+def from_lower(A: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The symmetric matrix whose lower triangle is that of A."""
+    return A.tril() + A.tril(-1).T
+
+
 def triangular_gram(L: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     """LᵀL of a lower triangular L."""
     return _by_rows(L, lambda rows, upto: L[rows.start :, rows].T @ L[rows.start :, :upto])
 
 
-def projected(K: Float[Tensor, "n m"], Linv: Float[Tensor, "m m"]) -> Float[Tensor, "n m"]:
+def projected(
+    K: Float[Tensor, "n m"], Linv: Float[Tensor, "m m"], out: Float[Tensor, "n m"] | None = None
+) -> Float[Tensor, "n m"]:
     """K L⁻ᵀ, in half of the time of a full product since L⁻¹ is lower triangular."""
-    return _by_columns(K, lambda columns, upto: K[:, :upto] @ Linv[columns, :upto].T)
+    out = torch.empty_like(K) if out is None else out
+    for columns, upto in _blocks(K):
+        torch.mm(K[:, :upto], Linv[columns, :upto].T, out=out[:, columns])
+    return out
 
 
 def whitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:

@@ -9,6 +9,7 @@ from manygp.kernels import (
     KERNELS,
     CovarianceRows,
     cross_covariance,
+    cross_gram,
     is_fused,
     kernel_diagonal,
     make_kernel,
@@ -137,3 +138,29 @@ def test_rows_of_a_covariance_by_chunks(rng, name, monkeypatch):
     chunks = torch.autograd.grad(rows.inputs, (a, *kernel.parameters()), grad_outputs=gradients)
     for one, other in zip(chunks, whole, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("is_stiff", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_statistics_by_chunks(rng, name, is_stiff, monkeypatch):
+    """L⁻¹KᵀK L⁻ᵀ and L⁻¹Kᵀy with weights of rows, and their gradients, do not depend on how rows are dealt out."""
+    kernel, a, b = worlds.random_kernel(name, 3, rng), worlds.normal(rng, 11, 3), worlds.normal(rng, 4, 3)
+    y, log_weight = worlds.normal(rng, 11), worlds.normal(rng, 11)
+    L = torch.linalg.cholesky(worlds.positive_definite(rng, 4))
+    inputs = [part.requires_grad_() for part in (a, b, y, log_weight)]
+    results = []
+    for rows in (512, 3):
+        monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", rows)
+        monkeypatch.setattr("manygp.kernels._CHUNK_NUMBERS", 4 * rows)
+        AA, Ay = cross_gram(kernel, a, b, y, torch.linalg.inv(L), is_stiff, log_weight)
+        results.append((AA, Ay, *torch.autograd.grad(AA.square().sum() + Ay.sum(), inputs)))
+    K = cross_covariance(kernel, a, b) * log_weight.exp().unsqueeze(-1)
+    A = torch.linalg.solve(L, K.T)
+    assert_close(results[0][0], A @ A.T)
+    assert_close(results[0][1], A @ y)
+    plain = torch.autograd.grad((A @ A.T).square().sum() + (A @ y).sum(), inputs)
+    for whole, chunks, expected in zip(results[0][2:], results[1][2:], plain, strict=True):
+        assert_close(whole, expected)
+        assert_close(chunks, whole)
+    assert_close(results[1][0], results[0][0])
+    assert_close(results[1][1], results[0][1])

@@ -6,8 +6,10 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from manygp.errors import NumericalError
 from manygp.linalg import (
+    add_gram,
     add_jitter,
     conjugate_gradients,
+    from_lower,
     gaussian_kl,
     gram,
     lower_product,
@@ -102,7 +104,7 @@ def test_gaussian_kl(rng, variance):
     assert_close(gaussian_kl(0 * mean, 3 * own, 3 * own.log(), variance), 0.0)
 
 
-@pytest.mark.parametrize("m", [3, 200, 300])
+@pytest.mark.parametrize("m", [3, 200, 500])
 def test_blocked_products_equal_plain_ones(m: int) -> None:
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(m + 5, m, generator=generator, dtype=torch.float64)
@@ -118,6 +120,18 @@ def test_blocked_products_equal_plain_ones(m: int) -> None:
     assert_close(whitened(L, S), L @ S @ L.T)
     assert_close(unwhitened(L, S), L.T @ S @ L)
     assert_close(lower_product(B, S), (B @ S).tril())
+
+
+def test_grams_of_parts_add_up():
+    """Long parts are worked on by blocks and short ones are not; the lower triangle is right in any case."""
+    A = torch.randn(900, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    total = torch.zeros(200, 200, dtype=torch.float64)
+    for part in (A[:450], A[450:880], A[880:]):
+        add_gram(total, part)
+    assert_close(from_lower(total), A.T @ A)
+    out = torch.empty(450, 200, dtype=torch.float64)
+    assert projected(A[:450], total, out) is out
+    assert_close(from_lower(torch.tensor([[1.0, 9.0], [2.0, 3.0]])), torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
 
 
 def test_known_gradients_are_handed_on(rng):
