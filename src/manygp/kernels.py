@@ -221,7 +221,7 @@ class _StationaryRows:
         K = self.left.new_empty(len(self.left) if num_rows is None else num_rows, self.right.shape[1])
         return K, None if self.is_rbf else torch.empty_like(K)
 
-    def write(self, rows: slice | Tensor, K: Tensor, slope: Tensor | None, at: slice | None = None) -> None:
+    def write(self, rows: slice, K: Tensor, slope: Tensor | None, at: slice | None = None) -> None:
         """Write some rows to their places in K and its slope, or to another place."""
         at = rows if at is None else at
         torch.mm(self.left[rows], self.right, out=K[at])

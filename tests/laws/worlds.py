@@ -73,6 +73,7 @@ def random_model(
     given_prior=False,
     relative=False,
     bound="standard",
+    trend=False,
 ):
     """A T-LVMOGP with every parameter at random."""
     dim = features + latent_dim
@@ -91,7 +92,10 @@ def random_model(
     with torch.no_grad():
         latents.mean.add_(normal(rng, num_outputs, latent_dim))
     units = 0.5 + torch.as_tensor(rng.uniform(size=dim))
-    model = TransformedLatentModel(network, gp, latents, shake(LIKELIHOODS[likelihood](num_outputs), rng), units)
+    noise = shake(LIKELIHOODS[likelihood](num_outputs), rng)
+    model = TransformedLatentModel(network, gp, latents, noise, units, has_trend=trend)
+    if trend:
+        model.set_trend(normal(rng, features, latent_dim + 1), normal(rng, num_outputs, features))
     return model.eval()
 
 
@@ -122,6 +126,13 @@ def generator(seed=0):
 def point_embeddings(model, x, outputs):
     """Embeddings of cells at the means of their latents."""
     return model.embed(x, model.latents.mean[outputs])
+
+
+@torch.no_grad()
+def trends(model, x, outputs):
+    """Trends of cells at the means of their latents, zero where there are none."""
+    trend = model.trend(x, model.latents.mean[outputs], outputs)
+    return torch.zeros(len(x), dtype=torch.float64) if trend is None else trend
 
 
 @torch.no_grad()

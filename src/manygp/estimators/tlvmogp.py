@@ -64,6 +64,10 @@ class TLVMOGP(AdaptiveEstimator):
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
         1 where there are many inputs for every weight of the network.
+    trend
+        Whether functions are linear in the inputs beside the GP, with slopes that are linear in the latent vectors.
+        "auto" does so where there are at least four inputs and that explains a fifth of the variance: slopes along many
+        inputs would take up most of the inducing points.
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
@@ -140,6 +144,7 @@ class TLVMOGP(AdaptiveEstimator):
         num_inducing: int | str = "auto",
         num_blocks: int = 3,
         spectral_bound: float | str | None = "auto",
+        trend: bool | str = "auto",
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
@@ -166,6 +171,7 @@ class TLVMOGP(AdaptiveEstimator):
         self.num_inducing = num_inducing
         self.num_blocks = num_blocks
         self.spectral_bound = spectral_bound
+        self.trend = trend
         self.embedding = embedding
         self.kernel = kernel
         self.likelihood = likelihood
@@ -254,6 +260,7 @@ class TLVMOGP(AdaptiveEstimator):
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_blocks", self.num_blocks)
         check_positive("spectral_bound", self.spectral_bound, optional=True, automatic=("auto",))
+        check_choice("trend", self.trend, (True, False, "auto"))
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         check_kernel("kernel", self.kernel)
@@ -265,7 +272,13 @@ class TLVMOGP(AdaptiveEstimator):
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
     def _untrained(
-        self, table: Table, likelihood: Likelihood, latent_dim: Any, num_inducing: Any, prior: PriorMeans | None
+        self,
+        table: Table,
+        likelihood: Likelihood,
+        latent_dim: Any,
+        num_inducing: Any,
+        prior: PriorMeans | None,
+        has_trend: bool,
     ) -> TransformedLatentModel:
         sizes = {
             "num_features": table.num_features,
@@ -274,6 +287,7 @@ class TLVMOGP(AdaptiveEstimator):
             "num_inducing": int(num_inducing),
             "spectral_bound": choose_spectral_bound(self, table, int(latent_dim)),
             "prior_mean": prior is not None,
+            "trend": has_trend,
             "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
             **self._chosen_likelihood(likelihood),
         }
@@ -318,7 +332,8 @@ class TLVMOGP(AdaptiveEstimator):
         )
         share, has_levels = float(sizes.get("linear_share", 0.0)), not (paper or likelihood.is_affine)
         model = TransformedLatentModel(
-            embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share
+            *(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share),
+            has_trend=sizes.get("trend", False),
         )
         if sizes["coordinates"] is not None:
             with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
@@ -333,6 +348,7 @@ class TLVMOGP(AdaptiveEstimator):
             "num_inducing": len(self.model_.gp.Z),
             "spectral_bound": getattr(self.model_.embedding, "spectral_bound", None),
             "prior_mean": latents.prior_mean is not None,
+            "trend": self.model_.slopes is not None,
             "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
             "linear_share": self.model_.linear_share,
             "jitter": self.model_.gp.jitter,

@@ -27,6 +27,7 @@ from manygp.models.coarse_start import coarsen
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.guesses import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
 from manygp.models.start import ScalingChoice
+from manygp.models.trend import find_slopes, start_trend, without_slopes
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -56,7 +57,7 @@ def begin_at_prior(
     latent_dim = default if is_open else settings.latent_dim
     automatic = min(_PAPER["num_inducing"], table.num_observed)
     num_inducing = automatic if settings.num_inducing == "auto" else settings.num_inducing
-    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior)
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, settings.trend is True)
     start_from_prior(model)
     return model, scaling
 
@@ -67,6 +68,12 @@ def begin_at_data(
     """A model and scaling with all that is not given chosen from the data, or from guesses of f behind counts."""
     values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
     prior = prior_means(settings.latent_prior_mean, table, settings.latent_dim, likelihood, rng)
+    slopes = None
+    if settings.trend is not False and level is None and prior is None and table.coordinates is None:
+        slopes = find_slopes(table)
+    if slopes is not None:
+        logger.info("a linear trend along %d inputs beside the GP", table.num_features)
+        values = without_slopes(table, slopes, rng)
     look = _look_at_values if level is None else _look_at_guesses
     choice, latent_dim, factors = look(settings, table, values, prior, rng)
     scaling = choice.scaling
@@ -79,7 +86,7 @@ def begin_at_data(
     num_inducing: Any = settings.num_inducing
     if num_inducing == "auto":
         num_inducing = choose_num_inducing(table, scaling, latent_dim, found, _SPARE if is_placed else 1.0)
-    spread = find_noise_spread(table, scaling, factors) if isinstance(likelihood, Gaussian) else None
+    spread = find_noise_spread(values, scaling, factors) if isinstance(likelihood, Gaussian) else None
     is_named = type(likelihood) is Gaussian and isinstance(settings.likelihood, str)
     if is_named and spread is not None and not spread.is_negligible:
         likelihood = PooledGaussian(table.num_outputs)
@@ -87,18 +94,21 @@ def begin_at_data(
         "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s",
         *(latent_dim, num_inducing, choice.kind, likelihood_name(likelihood)),
     )
-    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior)
+    has_trend = settings.trend is True or slopes is not None
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, has_trend)
     start_from_data(model, values, scaling, found, factors, rng)
     if not is_placed and coarsen(model, values, scaling, rng):
         logger.info(
             "%d inducing points leave far more open than the noise: a smoother start, by the bound", num_inducing
         )
+    if slopes is not None:
+        start_trend(model, values, scaling, factors, slopes)
     if isinstance(model.likelihood, PooledGaussian) and spread is not None:
         model.likelihood.set_deviation(torch.as_tensor(spread.deviation), spread.variance)
     if level is not None:
         model.set_levels(torch.as_tensor(level))
     is_whole = values.num_inputs == table.num_inputs
-    start_likelihood(model, table, scaling, factors if is_whole else None, rng)
+    start_likelihood(model, table if level is not None else values, scaling, factors if is_whole else None, rng)
     if level is not None:
         start_posterior(model, values, scaling, found, rng)
     return model, scaling

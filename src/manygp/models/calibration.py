@@ -77,7 +77,7 @@ def _marginals(model: TransformedLatentModel, inputs: FloatArray, output: IntArr
     x, outputs = torch.as_tensor(inputs, device=device), torch.as_tensor(output, device=device)
     h = model.latents.means(outputs)
     e = model.embed(x, h)
-    mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h)
+    mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h, outputs)
     A = cross_covariance(gp.kernel, e, gp.Z) @ gp.whitening().T
     open_variance = (kernel_diagonal(gp.kernel, e) - A.square().sum(-1)).clamp(min=0.0)
     own = torch.einsum("bi,bij->bj", slope, model.latents.factor(outputs)).square().sum(-1)

@@ -94,6 +94,8 @@ def model_of_new_outputs(
     new.latents, new.likelihood = _latents(own, spread.sqrt().diag_embed()), model.likelihood.for_outputs(len(mean))
     new.level = nn.Parameter(level.unsqueeze(-1))
     new.level_variance, new.linear_share = level_variance.unsqueeze(-1), linear_share
+    if isinstance(new, TransformedLatentModel) and new.own_slopes is not None:
+        new.own_slopes = new.own_slopes.new_zeros(len(mean), new.own_slopes.shape[1])
     return new
 
 
@@ -130,6 +132,9 @@ def joined_model(
     if old.prior_mean is not None:
         joined.latents.prior_mean = torch.cat([old.prior_mean, prior_mean])
     joined.likelihood = model.likelihood.joined(likelihood)
+    if model.own_slopes is not None:
+        own = model.own_slopes
+        joined.own_slopes = torch.cat([own, own.new_zeros(len(mean), own.shape[1])])
     if model.level is not None and model.prior_level is not None:
         joined.level = nn.Parameter(torch.cat([model.level, level.unsqueeze(-1)]))
         joined.prior_level = torch.cat([model.prior_level, level.unsqueeze(-1)])

@@ -26,9 +26,10 @@ _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 class TransformedLatentModel(LatentVariableModel):
     """Transformed latent variable multi-output GP.
 
-    Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = c_p + f(Φ(x, h_p)), y ~ p(y | f_p(x)), with Φ a network
-    on the concatenated pair (x, h_p), both in units of their own lengthscales, and with c_p = 0 where y is scaled.
-    Otherwise the levels c_p ~ N(c⁰_p, 1) are learned as points.
+    Generative model: h_p ~ N(m⁰_p, s I), f ~ GP(0, k), f_p(x) = c_p + xᵀ (W h_p + w + δ_p) + f(Φ(x, h_p)), and
+    y ~ p(y | f_p(x)), with Φ a network on the concatenated pair (x, h_p), both in units of their own lengthscales. The
+    levels c_p ~ N(c⁰_p, 1) are learned as points, or are 0 where y is scaled. A model that has a trend learns W and w
+    as points, and the deviations δ_p of single outputs are as its start has set them; otherwise there is no such term.
 
     Approximation: q(f, u, H) = p(f | u) q(u) Π_p q(h_p), u = f(Z) with Z in the embedding space.
 
@@ -60,10 +61,18 @@ class TransformedLatentModel(LatentVariableModel):
         is linear in h.
     coordinates
         A GP over coordinates of the outputs for the prior of their latent vectors.
+    has_trend
+        Whether functions are linear in x beside f, with slopes that are linear in h but for deviations of an output.
+
+    Attributes
+    ----------
+    slopes, own_slopes
+        [W, w], shape (d, h + 1), and δ, shape (p, d), for inputs in units of their lengthscales; None without a trend.
     """
 
     embedding: nn.Module
     gp: InducingGP
+    own_slopes: Tensor | None
 
     def __init__(
         self,
@@ -76,14 +85,42 @@ class TransformedLatentModel(LatentVariableModel):
         sparse: bool = False,
         linear_share: float = 0.0,
         coordinates: CoordinatePrior | None = None,
+        has_trend: bool = False,
     ):
         super().__init__(latents, likelihood, units, has_levels=has_levels, sparse=sparse)
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
+        flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
+        self.slopes = nn.Parameter(flat) if has_trend else None
+        self.register_buffer("own_slopes", flat.new_zeros(latents.num_outputs, len(flat)) if has_trend else None)
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
         return self.embedding(torch.cat([x.to(h.dtype), h], -1) / self.units).to(x.dtype)
+
+    def trend(
+        self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"], outputs: Int[Tensor, " b"] | None = None
+    ) -> Float[Tensor, " b"] | None:
+        """xᵀ (W h + w + δ) of every pair in the dtype of x, δ = 0 for outputs not told; None without a trend."""
+        if self.slopes is None or self.own_slopes is None:
+            return None
+        d = x.shape[-1]
+        x, h, dtype = x.to(h.dtype) / self.units[:d], h / self.units[d:], x.dtype
+        along = x @ self.slopes
+        trend = (along[:, :-1] * h).sum(-1) + along[:, -1]
+        own = 0.0 if outputs is None else (x * self.own_slopes[outputs]).sum(-1)
+        return (trend + own).to(dtype)
+
+    @torch.no_grad()
+    def set_trend(self, slopes: Float[Tensor, "d k"], own: Float[Tensor, "p d"]) -> None:
+        """Set [W, w] or w alone, and δ, for inputs and latent vectors as they come."""
+        assert self.slopes is not None
+        assert self.own_slopes is not None
+        d, h = len(self.slopes), self.latents.dim
+        self.own_slopes.copy_(self.units[:d] * own)
+        self.slopes.zero_()
+        self.slopes[:, h + 1 - slopes.shape[1] :] = self.units[:d, None] * slopes
+        self.slopes[:, :-1] *= self.units[d:]
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
@@ -100,16 +137,12 @@ class TransformedLatentModel(LatentVariableModel):
         return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate))
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
-        e = self.embed(batch.x, self.latents.rsample(batch.outputs, batch.column, generator))
-        level = self.levels(batch.outputs)
-        return self.gp.evidence(
-            e,
-            batch.y,
-            batch.outputs[batch.column],
-            self.likelihood,
-            batch.exposure,
-            None if level is None else level.index_select(0, batch.column),
-        )
+        h = self.latents.rsample(batch.outputs, batch.column, generator)
+        outputs, level = batch.outputs[batch.column], self.levels(batch.outputs)
+        beside, trend = None if level is None else level.index_select(0, batch.column), self.trend(batch.x, h, outputs)
+        if trend is not None:
+            beside = trend if beside is None else beside + trend
+        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, batch.exposure, beside)
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
@@ -139,13 +172,16 @@ class Predictor:
         h = model.latents.sample(distinct, self.num_samples, self.seed, (1.0 - share) ** 0.5)[:, column].flatten(0, 1)
         pairs = x.expand(self.num_samples, *x.shape).reshape(-1, x.shape[-1])
         if share:
-            mean, variance, slope = moments_and_slopes(model, self.conditional, pairs, h)
+            repeated = outputs.repeat(self.num_samples)
+            mean, variance, slope = moments_and_slopes(model, self.conditional, pairs, h, repeated)
             # v + λ |Lᵀ ∂μ/∂h|² for the share λ of the covariance that is not drawn
             L, stretch = model.latents.factor(distinct)[column], model.latents.stretches(self.num_samples)
             linear = torch.einsum("sbi,bij->sbj", slope.view(*shape, -1), L).square().sum(-1)
             variance = variance.view(shape) + share * stretch.square().unsqueeze(-1) * linear
         else:
             mean, variance = self.conditional(model.embed(pairs, h))
+            trend = model.trend(pairs, h, outputs.repeat(self.num_samples))
+            mean = mean if trend is None else mean + trend
         mean, variance, level = mean.view(shape), variance.view(shape), model.levels(outputs)
         if model.level_variance is not None:
             variance = variance + model.level_variance[outputs, 0]
@@ -153,9 +189,16 @@ class Predictor:
 
 
 def moments_and_slopes(
-    model: TransformedLatentModel, conditional: Conditional, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]
+    model: TransformedLatentModel,
+    conditional: Conditional,
+    x: Float[Tensor, "b d"],
+    h: Float[Tensor, "b h"],
+    outputs: Int[Tensor, " b"] | None = None,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, "b h"]]:
-    """μ, v and ∂μ/∂h of f at pairs (x, h); one backward pass has all slopes, since a mean depends on its own h only."""
+    """μ, v and ∂μ/∂h of f and the trend at pairs (x, h).
+
+    One backward pass has all slopes, since a mean depends on its own h only.
+    """
     mean, variance, slope = h.new_empty(len(h)), h.new_empty(len(h)), torch.empty_like(h)
     size = max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // conditional.alpha.shape[0])
     for begin in range(0, len(h), size):
@@ -163,6 +206,8 @@ def moments_and_slopes(
         with torch.enable_grad():
             own = h[rows].detach().requires_grad_()
             μ, variance[rows] = conditional.with_slopes(model.embed(x[rows], own))
+            trend = model.trend(x[rows], own, None if outputs is None else outputs[rows])
+            μ = μ if trend is None else μ + trend
             slope[rows] = torch.autograd.grad(μ.sum(), own)[0]
         mean[rows] = μ.detach()
     return mean, variance, slope

@@ -1,0 +1,84 @@
+"""Linear trends: what outputs do along each input, so that inducing points are left for what bends.
+
+A function of d inputs has d slopes for every output, each of which would take about one inducing point. As a mean
+function m_p(x) = xᵀ (W h_p + w + δ_p) they cost nothing, and new outputs have theirs from their latent vectors.
+"""
+
+import numpy as np
+import torch
+
+from manygp.data import Grid, Scaling, Table
+from manygp.data.factorisation import Factorisation
+from manygp.data.table import FloatArray
+from manygp.models.tlvmogp import TransformedLatentModel
+
+__all__ = ["find_slopes", "start_trend", "without_slopes"]
+
+# Inputs from which on trends are looked for, cells for every slope, and the least share of the variance they explain.
+_MANY_FEATURES, _CELLS_PER_SLOPE, _LEAST_SHARE = 4, 20, 0.2
+# Cells by which slopes are drawn to zero, so that inputs that say the same, and outputs with few cells, do no harm.
+_PRIOR_CELLS = 0.1
+# Numbers at most of the normal equations of all outputs, and of the table of what trends leave.
+_MOST_NUMBERS, _MOST_CELLS = 50_000_000, 20_000_000
+
+
+def find_slopes(table: Table) -> FloatArray | None:
+    """Slopes of every output along standardised inputs, shape (p, d), by least squares over its own cells.
+
+    None where they are few, hardly known or of little use.
+    """
+    p, d = table.num_outputs, table.num_features + 1
+    is_known = table.num_observed >= _CELLS_PER_SLOPE * p * d and p * d**2 <= _MOST_NUMBERS
+    if not isinstance(table, Grid) or table.num_features < _MANY_FEATURES or not is_known:
+        return None
+    scaling = Scaling.fit(table)
+    squares, b, total = np.zeros((p, d * d)), np.zeros((p, d)), np.zeros(p)
+    for rows in table.row_chunks():
+        x = np.concatenate([np.ones((rows.stop - rows.start, 1)), scaling.scale_x(table.X[rows])], axis=1)
+        seen = table.observed(rows)
+        y = np.where(seen, scaling.scale_y(table.values(rows)), 0.0)
+        squares += seen.T.astype(np.float64) @ (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        b += y.T @ x
+        total += np.square(y).sum(axis=0)
+    A = squares.reshape(p, d, d)
+    A[:, np.arange(d), np.arange(d)] += _PRIOR_CELLS
+    V = np.linalg.solve(A, b[:, :, None])[:, :, 0]
+    # Values of an output have mean 0 and mean square 1, for each degree of freedom.
+    left = (total - (V * b).sum(axis=1)).sum() / (table.num_observed - p * d)
+    slopes: FloatArray = scaling.y_scale[:, None] * V[:, 1:]
+    return slopes if left <= (1.0 - _LEAST_SHARE) * total.sum() / (table.num_observed - p) else None
+
+
+def without_slopes(table: Table, slopes: FloatArray, rng: np.random.Generator) -> Grid:
+    """What trends leave of a table, or of a sample of its rows."""
+    assert isinstance(table, Grid)
+    rows, most = np.arange(table.num_inputs), max(1, _MOST_CELLS // table.num_outputs)
+    if len(rows) > most:
+        rows = np.sort(rng.choice(rows, most, replace=False))
+    x = Scaling.fit(table).scale_x(table.X[rows])
+    return Grid(table.X[rows], table.block(rows, np.arange(table.num_outputs)) - x @ slopes.T, table.output_names)
+
+
+def start_trend(
+    model: TransformedLatentModel, left: Table, scaling: Scaling, factors: Factorisation | None, slopes: FloatArray
+) -> None:
+    """Set the trend of a model: slopes as a linear function of the latent vectors, and what is an output's own.
+
+    Parameters
+    ----------
+    model
+        The model to set.
+    left, scaling, factors
+        What slopes leave of the table, its scaling, and its factors, whose loadings are the latent vectors.
+    slopes
+        What `find_slopes` found.
+    """
+    B = slopes / scaling.y_scale[:, None]
+    known = np.ones((len(B), 1)) if factors is None else np.c_[factors.loadings, np.ones(len(B))]
+    V = np.linalg.lstsq(known, B, rcond=1e-6)[0]
+    rest = B - known @ V
+    # A slope that n cells with residuals of variance r tell is off by r / n; deviations shrink to what is beyond that.
+    counts = np.maximum(left.count_per_output(), 1)
+    chance = (left.power_sums(2, scaling.y_center) / scaling.y_scale**2 / counts**2)[:, None]
+    spread = max(float(np.mean(np.square(rest) - chance)), 0.0)
+    model.set_trend(torch.as_tensor(V.T), torch.as_tensor(rest * spread / (spread + chance)))
