@@ -9,6 +9,7 @@ import torch
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, factorise
+from manygp.data.table import FloatArray
 from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
@@ -68,9 +69,7 @@ def begin_at_data(
     """A model and scaling with all that is not given chosen from the data, or from guesses of f behind counts."""
     values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
     prior = prior_means(settings.latent_prior_mean, table, settings.latent_dim, likelihood, rng)
-    slopes = None
-    if settings.trend is not False and level is None and prior is None and table.coordinates is None:
-        slopes = find_slopes(table)
+    slopes = _find_slopes(settings, table) if level is None and prior is None else None
     if slopes is not None:
         logger.info("a linear trend along %d inputs beside the GP", table.num_features)
         values = without_slopes(table, slopes, rng)
@@ -120,6 +119,13 @@ def choose_spectral_bound(settings: "TLVMOGP", table: Table, latent_dim: int) ->
     weights = settings.num_blocks * dim * (dim + 1)
     can_bend = table.num_features >= _MANY_FEATURES and table.num_inputs >= _INPUTS_PER_WEIGHT * weights
     return _FLEXIBLE if can_bend and settings.preset != "paper" else _STIFF
+
+
+def _find_slopes(settings: "TLVMOGP", table: Table) -> FloatArray | None:
+    """Slopes of a trend: none where inputs are left as they are, nor where places tell what an output does."""
+    if settings.trend is False or settings.standardize is False or table.coordinates is not None:
+        return None
+    return find_slopes(table)
 
 
 def _look_at_values(

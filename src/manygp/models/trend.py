@@ -23,7 +23,7 @@ _MOST_NUMBERS, _MOST_CELLS = 50_000_000, 20_000_000
 
 
 def find_slopes(table: Table) -> FloatArray | None:
-    """Slopes of every output along standardised inputs, shape (p, d), by least squares over its own cells.
+    """Slopes of every output along the inputs, in the table's units, shape (p, d), by least squares over its own cells.
 
     None where they are few, hardly known or of little use.
     """
@@ -45,18 +45,19 @@ def find_slopes(table: Table) -> FloatArray | None:
     V = np.linalg.solve(A, b[:, :, None])[:, :, 0]
     # Values of an output have mean 0 and mean square 1, for each degree of freedom.
     left = (total - (V * b).sum(axis=1)).sum() / (table.num_observed - p * d)
-    slopes: FloatArray = scaling.y_scale[:, None] * V[:, 1:]
+    slopes: FloatArray = scaling.y_scale[:, None] * V[:, 1:] / scaling.x_scale
     return slopes if left <= (1.0 - _LEAST_SHARE) * total.sum() / (table.num_observed - p) else None
 
 
 def without_slopes(table: Table, slopes: FloatArray, rng: np.random.Generator) -> Grid:
-    """What trends leave of a table, or of a sample of its rows."""
+    """What trends through the centre of the inputs leave of a table, or of a sample of its rows."""
     assert isinstance(table, Grid)
     rows, most = np.arange(table.num_inputs), max(1, _MOST_CELLS // table.num_outputs)
     if len(rows) > most:
         rows = np.sort(rng.choice(rows, most, replace=False))
-    x = Scaling.fit(table).scale_x(table.X[rows])
-    return Grid(table.X[rows], table.block(rows, np.arange(table.num_outputs)) - x @ slopes.T, table.output_names)
+    X = table.X[rows]
+    left = table.block(rows, np.arange(table.num_outputs)) - (X - X.mean(axis=0)) @ slopes.T
+    return Grid(X, left, table.output_names)
 
 
 def start_trend(
@@ -69,11 +70,12 @@ def start_trend(
     model
         The model to set.
     left, scaling, factors
-        What slopes leave of the table, its scaling, and its factors, whose loadings are the latent vectors.
+        What slopes leave of the table, its scaling, which centres inputs, and its factors, whose loadings are the
+        latent vectors.
     slopes
         What `find_slopes` found.
     """
-    B = slopes / scaling.y_scale[:, None]
+    B = slopes * scaling.x_scale / scaling.y_scale[:, None]
     known = np.ones((len(B), 1)) if factors is None else np.c_[factors.loadings, np.ones(len(B))]
     V = np.linalg.lstsq(known, B, rcond=1e-6)[0]
     rest = B - known @ V
