@@ -19,7 +19,7 @@ _MANY_FEATURES, _CELLS_PER_SLOPE, _LEAST_SHARE = 4, 20, 0.2
 # Cells by which slopes are drawn to zero, so that inputs that say the same, and outputs with few cells, do no harm.
 _PRIOR_CELLS = 0.1
 # Numbers at most of the normal equations of all outputs, and of the table of what trends leave.
-_MOST_NUMBERS, _MOST_CELLS = 50_000_000, 20_000_000
+_MOST_NUMBERS, _MOST_CELLS = 50_000_000, 5_000_000
 
 
 def find_slopes(table: Table) -> FloatArray | None:
