@@ -33,8 +33,9 @@ from manygp.models.calibration import calibrate_noise
 from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_places
+from manygp.models.row_effects import find_row_effects
 from manygp.training import History
-from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
+from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
 
 __all__ = ["TLVMOGP"]
 
@@ -68,6 +69,10 @@ class TLVMOGP(AdaptiveEstimator):
         Whether functions are linear in the inputs beside the GP, with slopes that are linear in the latent vectors.
         "auto" does so where there are at least four inputs and that explains a fifth of the variance: slopes along many
         inputs would take up most of the inducing points.
+    row_effects
+        Whether to look, after training, for what outputs do together at single inputs of the table and at no other: if
+        cells that were held out show that there is such, the outputs observed at an input tell about the others there.
+        Gaussian noise and preset "fast" only.
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
@@ -145,6 +150,7 @@ class TLVMOGP(AdaptiveEstimator):
         num_blocks: int = 3,
         spectral_bound: float | str | None = "auto",
         trend: bool | str = "auto",
+        row_effects: bool = True,
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
@@ -172,6 +178,7 @@ class TLVMOGP(AdaptiveEstimator):
         self.num_blocks = num_blocks
         self.spectral_bound = spectral_bound
         self.trend = trend
+        self.row_effects = row_effects
         self.embedding = embedding
         self.kernel = kernel
         self.likelihood = likelihood
@@ -238,8 +245,12 @@ class TLVMOGP(AdaptiveEstimator):
         history = super()._train(model, table, scaling, dtype, device, seed)
         is_learned = self.preset != "paper" and self.freeze_likelihood != math.inf
         if is_learned and isinstance(model.likelihood, Gaussian) and table.coordinates is None:
-            factor = calibrate_noise(model, table, scaling, np.random.default_rng(seed))
+            rng = np.random.default_rng(seed)
+            factor = calibrate_noise(model, table, scaling, rng)
             logger.info("noise variance times %.2f, by cells left out one at a time", factor)
+            model.row_effects = find_row_effects(model, table, scaling, rng) if self.row_effects else None
+            if model.row_effects is not None:
+                logger.info("%d effects of single inputs on all outputs", len(model.row_effects.prior))
         return history
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
@@ -261,6 +272,7 @@ class TLVMOGP(AdaptiveEstimator):
         check_size("num_blocks", self.num_blocks)
         check_positive("spectral_bound", self.spectral_bound, optional=True, automatic=("auto",))
         check_choice("trend", self.trend, (True, False, "auto"))
+        check_choice("row_effects", self.row_effects, (True, False))
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         check_kernel("kernel", self.kernel)
@@ -335,6 +347,9 @@ class TLVMOGP(AdaptiveEstimator):
             *(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share),
             has_trend=sizes.get("trend", False),
         )
+        if sizes.get("row_effects") is not None:
+            rows, effects = sizes["row_effects"]
+            model.row_effects = RowEffects(rows, sizes["num_outputs"], sizes["num_features"], effects)
         if sizes["coordinates"] is not None:
             with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
         return model
@@ -349,6 +364,7 @@ class TLVMOGP(AdaptiveEstimator):
             "spectral_bound": getattr(self.model_.embedding, "spectral_bound", None),
             "prior_mean": latents.prior_mean is not None,
             "trend": self.model_.slopes is not None,
+            "row_effects": None if self.model_.row_effects is None else list(self.model_.row_effects.mean.shape),
             "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
             "linear_share": self.model_.linear_share,
             "jitter": self.model_.gp.jitter,

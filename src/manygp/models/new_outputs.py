@@ -94,8 +94,11 @@ def model_of_new_outputs(
     new.latents, new.likelihood = _latents(own, spread.sqrt().diag_embed()), model.likelihood.for_outputs(len(mean))
     new.level = nn.Parameter(level.unsqueeze(-1))
     new.level_variance, new.linear_share = level_variance.unsqueeze(-1), linear_share
-    if isinstance(new, TransformedLatentModel) and new.own_slopes is not None:
-        new.own_slopes = new.own_slopes.new_zeros(len(mean), new.own_slopes.shape[1])
+    if isinstance(new, TransformedLatentModel):
+        if new.own_slopes is not None:
+            new.own_slopes = new.own_slopes.new_zeros(len(mean), new.own_slopes.shape[1])
+        if new.row_effects is not None:
+            new.row_effects = new.row_effects.with_new_outputs(len(mean), alone=True)
     return new
 
 
@@ -135,6 +138,8 @@ def joined_model(
     if model.own_slopes is not None:
         own = model.own_slopes
         joined.own_slopes = torch.cat([own, own.new_zeros(len(mean), own.shape[1])])
+    if model.row_effects is not None:
+        joined.row_effects = model.row_effects.with_new_outputs(len(mean))
     if model.level is not None and model.prior_level is not None:
         joined.level = nn.Parameter(torch.cat([model.level, level.unsqueeze(-1)]))
         joined.prior_level = torch.cat([model.prior_level, level.unsqueeze(-1)])

@@ -15,6 +15,7 @@ from manygp.variational import (
     InducingGP,
     Latents,
     PosteriorMoments,
+    RowEffects,
 )
 
 __all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
@@ -68,11 +69,14 @@ class TransformedLatentModel(LatentVariableModel):
     ----------
     slopes, own_slopes
         [W, w], shape (d, h + 1), and δ, shape (p, d), for inputs in units of their lengthscales; None without a trend.
+    row_effects
+        Effects of single inputs on all outputs, which predictions have beside f; None before they are found.
     """
 
     embedding: nn.Module
     gp: InducingGP
     own_slopes: Tensor | None
+    row_effects: RowEffects | None
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class TransformedLatentModel(LatentVariableModel):
         self.linear_share, self.coordinates = linear_share, coordinates
         flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
         self.slopes = nn.Parameter(flat) if has_trend else None
+        self.row_effects = None
         self.register_buffer("own_slopes", flat.new_zeros(latents.num_outputs, len(flat)) if has_trend else None)
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
@@ -185,6 +190,9 @@ class Predictor:
         mean, variance, level = mean.view(shape), variance.view(shape), model.levels(outputs)
         if model.level_variance is not None:
             variance = variance + model.level_variance[outputs, 0]
+        if model.row_effects is not None:
+            of_row, unknown = model.row_effects(x, outputs)
+            mean, variance = mean + of_row, variance + unknown
         return mean if level is None else mean + level, variance
 
 

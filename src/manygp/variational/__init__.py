@@ -14,6 +14,7 @@ from manygp.variational.kernel_batch import KernelBatch, Mixture
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
+from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
 
@@ -40,6 +41,7 @@ __all__ = [
     "Posterior",
     "PosteriorMoments",
     "Projection",
+    "RowEffects",
     "SiteEvidence",
     "TensorNormal",
 ]

@@ -1,0 +1,137 @@
+"""Effects of single inputs on all outputs: found where they are, and part of predictions there."""
+
+import numpy as np
+import pytest
+import torch
+
+import manygp
+from manygp.models.row_effects import _posterior
+from manygp.variational import RowEffects
+
+from ...laws import worlds
+from ...tolerances import assert_close
+
+
+def shared_noise(rng, n=150, p=8, share=0.8, missing=0.3):
+    """Smooth functions, and noise that outputs share at every input; the table, and values of its gaps."""
+    X = rng.uniform(0.0, 10.0, (n, 1))
+    F = np.sin(X) @ rng.standard_normal((1, p))
+    noise = np.sqrt(share) * rng.standard_normal((n, 1)) * np.sign(rng.standard_normal(p)) + np.sqrt(
+        1.0 - share
+    ) * rng.standard_normal((n, p))
+    Y = F + 0.5 * noise
+    gaps = rng.random(Y.shape) < missing
+    return X, np.where(gaps, np.nan, Y), np.where(gaps, Y, np.nan)
+
+
+def fit(X, Y, **settings):
+    settings = {"latent_dim": 2, "num_inducing": 30, "epochs": 15, "progress": False} | settings
+    return manygp.TLVMOGP(**settings).fit(X, Y)
+
+
+def random_effects(rng, n=5, p=4, d=2, k=3):
+    effects = RowEffects(n, p, d, k)
+    effects.inputs.copy_(worlds.normal(rng, n, d))
+    effects.mean.copy_(worlds.normal(rng, n, k))
+    effects.covariance.copy_(torch.stack([worlds.positive_definite(rng, k) for _ in range(n)]))
+    effects.loadings.copy_(worlds.normal(rng, p, k))
+    effects.prior.copy_(worlds.normal(rng, k).square())
+    return effects
+
+
+def test_effects_of_known_and_of_other_inputs(rng):
+    effects = random_effects(rng)
+    x = torch.cat([effects.inputs[[3, 1, 3]], worlds.normal(rng, 1, 2)])
+    outputs = torch.tensor([0, 2, 1, 3])
+    mean, variance = effects(x, outputs)
+    for i, row in enumerate((3, 1, 3)):
+        b = effects.loadings[outputs[i]]
+        assert_close(mean[i], b @ effects.mean[row])
+        assert_close(variance[i], b @ effects.covariance[row] @ b)
+    assert float(mean[3]) == 0.0
+    assert_close(variance[3], (effects.loadings[3].square() * effects.prior).sum())
+
+
+def test_inputs_are_found_whatever_the_sign_of_a_zero(rng):
+    effects = random_effects(rng)
+    effects.inputs[2] = torch.tensor([0.0, 1.0])
+    mean, _ = effects(torch.tensor([[-0.0, 1.0]], dtype=torch.float64), torch.tensor([1]))
+    assert_close(mean[0], effects.loadings[1] @ effects.mean[2])
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_new_outputs_have_effects_that_nobody_knows(rng, alone):
+    effects = random_effects(rng)
+    new = effects.with_new_outputs(2, alone)
+    x = effects.inputs[:2]
+    mean, variance = new(x, torch.tensor([0, 1]) + (0 if alone else 4))
+    assert_close(mean, torch.zeros(2, dtype=torch.float64))
+    assert_close(variance, ((effects.loadings.square() * effects.prior).sum(-1).mean()).expand(2))
+    if not alone:
+        for one, other in zip(new(x, torch.tensor([0, 3])), effects(x, torch.tensor([0, 3])), strict=True):
+            assert_close(one, other)
+
+
+def test_the_posterior_is_that_of_a_gaussian(rng):
+    """Against conditioning in the joint distribution of one row, with the variances that were found."""
+    n, p, k = 4000, 5, 2
+    B, prior = rng.standard_normal((p, k)), np.array([0.5, 0.2])
+    r = rng.standard_normal((n, k)) * np.sqrt(prior)
+    left = r @ B.T + np.sqrt(0.1) * rng.standard_normal((n, p))
+    seen = rng.random((n, p)) < 0.7
+    mean, covariance, found, noise = _posterior(np.where(seen, left, 0.0), seen, B)
+    np.testing.assert_allclose(found, prior, rtol=0.15)
+    assert noise == pytest.approx(0.1, rel=0.1)
+    b = B[seen[0]]
+    gain = np.diag(found) @ b.T @ np.linalg.inv(b @ np.diag(found) @ b.T + noise * np.eye(len(b)))
+    np.testing.assert_allclose(mean[0], gain @ left[0, seen[0]], rtol=1e-6)
+    np.testing.assert_allclose(covariance[0], np.diag(found) - gain @ b @ np.diag(found), rtol=1e-6, atol=1e-9)
+
+
+def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, tmp_path):
+    X, Y, held_out = shared_noise(rng)
+    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
+    assert model.model_.row_effects is not None
+    assert plain.model_.row_effects is None
+    ours, theirs = model.evaluate(X, held_out), plain.evaluate(X, held_out)
+    # The noise has variance 0.25, of which a fifth is an output's own.
+    assert ours["mse"] < 0.5 * theirs["mse"]
+    assert ours["nll"] < theirs["nll"] - 0.3
+    assert 0.8 < ours["coverage90"] < 0.98
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(manygp.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+def test_elsewhere_predictions_are_as_before(rng):
+    """Between the inputs of the table effects are noise, and as much of it."""
+    X, Y, _ = shared_noise(rng)
+    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
+    new = X + 1e-3
+    np.testing.assert_array_equal(model.predict(new), plain.predict(new))
+    ratio = model.predict_dist(new).variance / plain.predict_dist(new).variance
+    assert 0.8 < ratio.mean() < 1.2
+
+
+def test_noise_of_each_outputs_own_is_left_alone(rng):
+    X, Y, _ = shared_noise(rng, share=0.0)
+    assert fit(X, Y).model_.row_effects is None
+
+
+def test_few_outputs_few_inputs_and_repeated_inputs_have_none(rng):
+    for n, p in ((150, 2), (15, 8)):
+        X, Y, _ = shared_noise(rng, n=n, p=p)
+        assert fit(X, Y, num_inducing=10).model_.row_effects is None
+    X, Y, _ = shared_noise(rng)
+    X[75:] = X[:75]
+    assert fit(X, Y).model_.row_effects is None
+
+
+def test_adapted_outputs_are_as_unsure_as_others_without_the_effects(rng):
+    X, Y, _ = shared_noise(rng, p=9)
+    model = fit(X, Y[:, :8])
+    assert model.model_.row_effects is not None
+    adapted = model.adapt(X[:40], Y[:40, 8:])
+    old = model.predict_dist(X + 1e-3).variance.mean()
+    new = adapted.predict_dist(X + 1e-3, outputs=[8]).variance.mean()
+    assert 0.5 < new / old < 2.0
+    assert np.isfinite(model.predict_new_outputs(X, latent_mean=np.zeros((2, 2))).variance).all()
