@@ -26,6 +26,8 @@ __all__ = ["find_row_effects"]
 
 # Outputs and inputs from which on effects are looked for, cells at most, and the least share of the noise they explain.
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS, _LEAST_SHARE = 3, 20, 5_000_000, 0.05
+# Cells that an output has on average for each of its loadings.
+_CELLS_PER_LOADING = 10
 # Standard errors by which that has to be beyond chance.
 _SURE = 3.0
 # Share of inputs that may occur more than once.
@@ -48,16 +50,18 @@ def find_row_effects(
     assert isinstance(model.likelihood, Gaussian)
     if not isinstance(table, Grid) or table.num_outputs < _LEAST_OUTPUTS or table.num_inputs < _LEAST_INPUTS:
         return None
+    counts = table.count_per_output()
+    cells = float(counts[counts > 0].mean())
+    ranks = [rank for rank in _RANKS if rank < table.num_outputs - 1 and _CELLS_PER_LOADING * (rank + 1) <= cells]
     x, row = np.unique(scaling.scale_x(table.X), axis=0, return_inverse=True)
     is_large = table.num_inputs * table.num_outputs > _MOST_CELLS
-    if is_large or len(x) < (1.0 - _MOST_REPEATED) * table.num_inputs:
+    if not ranks or is_large or len(x) < (1.0 - _MOST_REPEATED) * table.num_inputs:
         return None
     left, unit = _left(model, table, scaling, len(x), row.reshape(-1))
     # Residuals of cells that a model was fitted to are smaller than those of others.
     left /= np.sqrt(np.nanmean(np.square(left)))
     grid, none = Grid(x, left), Scaling.fit(Grid(x, left), inputs=False, outputs="none")
     seen = ~np.isnan(left)
-    ranks = [rank for rank in _RANKS if rank < table.num_outputs - 1]
     choice = choose_rank(grid, none, ranks, rng=rng, max_side=_RANK_SIDE)
     # The error of n cells by chance differs by a share of √(2/n) from what it should be.
     least = max(_LEAST_SHARE, _SURE * math.sqrt(2.0 / seen.sum()))
@@ -66,8 +70,10 @@ def find_row_effects(
     loadings = factorise(grid, none, choice.rank, rng=rng).loadings
     B = np.concatenate([np.ones((len(loadings), 1)), loadings], axis=1)
     mean, covariance, prior, noise = _posterior(np.where(seen, left, 0.0), seen, B)
-    model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
-    effects = RowEffects(len(x), table.num_outputs, table.num_features, B.shape[1])
+    # As in a regression with k coefficients: residuals are too small by k / n, and predictions are off by as much more.
+    k = B.shape[1]
+    model.likelihood.noise = model.likelihood.noise * min(noise * (1.0 + k / cells) / (1.0 - k / cells), 1.0)
+    effects = RowEffects(len(x), table.num_outputs, table.num_features, k)
     parts = {"inputs": x, "mean": mean, "covariance": covariance, "loadings": B * unit[:, None], "prior": prior}
     for name, values in parts.items():
         getattr(effects, name).copy_(torch.as_tensor(values))
