@@ -47,7 +47,7 @@ _SAMPLE_CELLS = 100_000
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
-_WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 6e11, 1.6e13
+_WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
 
 
 class TLVMOGP(AdaptiveEstimator):
