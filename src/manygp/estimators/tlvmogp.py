@@ -34,6 +34,7 @@ from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_places
 from manygp.models.row_effects import find_row_effects
+from manygp.models.site_effects import find_site_effects
 from manygp.training import History
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
 
@@ -72,7 +73,7 @@ class TLVMOGP(AdaptiveEstimator):
     row_effects
         Whether to look, after training, for what outputs do together at single inputs of the table and at no other: if
         cells that were held out show that there is such, the outputs observed at an input tell about the others there.
-        Gaussian noise and preset "fast" only.
+        Preset "fast" only.
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
@@ -243,14 +244,17 @@ class TLVMOGP(AdaptiveEstimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         history = super()._train(model, table, scaling, dtype, device, seed)
-        is_learned = self.preset != "paper" and self.freeze_likelihood != math.inf
-        if is_learned and isinstance(model.likelihood, Gaussian) and table.coordinates is None:
-            rng = np.random.default_rng(seed)
+        if self.preset == "paper" or self.freeze_likelihood == math.inf or table.coordinates is not None:
+            return history
+        rng, is_gaussian = np.random.default_rng(seed), isinstance(model.likelihood, Gaussian)
+        if is_gaussian:
             factor = calibrate_noise(model, table, scaling, rng)
             logger.info("noise variance times %.2f, by cells left out one at a time", factor)
-            model.row_effects = find_row_effects(model, table, scaling, rng) if self.row_effects else None
-            if model.row_effects is not None:
-                logger.info("%d effects of single inputs on all outputs", len(model.row_effects.prior))
+        if self.row_effects:
+            find = find_row_effects if is_gaussian else find_site_effects
+            model.row_effects = find(model, table, scaling, rng)
+        if model.row_effects is not None:
+            logger.info("%d effects of single inputs on all outputs", len(model.row_effects.prior))
         return history
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:

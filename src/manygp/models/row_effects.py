@@ -22,7 +22,7 @@ from manygp.likelihoods import Gaussian
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
 
-__all__ = ["find_row_effects"]
+__all__ = ["distinct_rows", "find_row_effects", "possible_ranks"]
 
 # Outputs and inputs from which on effects are looked for, cells at most, and the least share of the noise they explain.
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS, _LEAST_SHARE = 3, 20, 5_000_000, 0.05
@@ -48,16 +48,12 @@ def find_row_effects(
     inputs, or inputs that occur several times.
     """
     assert isinstance(model.likelihood, Gaussian)
-    if not isinstance(table, Grid) or table.num_outputs < _LEAST_OUTPUTS or table.num_inputs < _LEAST_INPUTS:
+    ranks, rows = possible_ranks(table), distinct_rows(table, scaling, _MOST_CELLS)
+    if not ranks or rows is None:
         return None
-    counts = table.count_per_output()
-    cells = float(counts[counts > 0].mean())
-    ranks = [rank for rank in _RANKS if rank < table.num_outputs - 1 and _CELLS_PER_LOADING * (rank + 1) <= cells]
-    x, row = np.unique(scaling.scale_x(table.X), axis=0, return_inverse=True)
-    is_large = table.num_inputs * table.num_outputs > _MOST_CELLS
-    if not ranks or is_large or len(x) < (1.0 - _MOST_REPEATED) * table.num_inputs:
-        return None
-    left, unit = _left(model, table, scaling, len(x), row.reshape(-1))
+    assert isinstance(table, Grid)
+    x, row = rows
+    left, unit = _left(model, table, scaling, len(x), row)
     # Residuals of cells that a model was fitted to are smaller than those of others.
     left /= np.sqrt(np.nanmean(np.square(left)))
     grid, none = Grid(x, left), Scaling.fit(Grid(x, left), inputs=False, outputs="none")
@@ -71,13 +67,38 @@ def find_row_effects(
     B = np.concatenate([np.ones((len(loadings), 1)), loadings], axis=1)
     mean, covariance, prior, noise = _posterior(np.where(seen, left, 0.0), seen, B)
     # As in a regression with k coefficients: residuals are too small by k / n, and predictions are off by as much more.
-    k = B.shape[1]
+    k, cells = B.shape[1], _cells_per_output(table)
     model.likelihood.noise = model.likelihood.noise * min(noise * (1.0 + k / cells) / (1.0 - k / cells), 1.0)
     effects = RowEffects(len(x), table.num_outputs, table.num_features, k)
     parts = {"inputs": x, "mean": mean, "covariance": covariance, "loadings": B * unit[:, None], "prior": prior}
     for name, values in parts.items():
         getattr(effects, name).copy_(torch.as_tensor(values))
     return effects.to(model.units.device)
+
+
+def possible_ranks(table: Table) -> list[int]:
+    """Numbers of effects, beside one that all outputs have alike, that outputs have cells enough to tell apart."""
+    most = _cells_per_output(table) / _CELLS_PER_LOADING - 1.0
+    return [rank for rank in _RANKS if rank < table.num_outputs - 1 and rank <= most]
+
+
+def distinct_rows(table: Table, scaling: Scaling, most_cells: int) -> tuple[FloatArray, IntArray] | None:
+    """Distinct inputs of a table, as the model sees them, and the number that each row has among them.
+
+    None for tables that have no effects of rows: lists of cells, few or too many of them, and inputs that occur again.
+    """
+    if not isinstance(table, Grid) or table.num_outputs < _LEAST_OUTPUTS or table.num_inputs < _LEAST_INPUTS:
+        return None
+    if table.num_inputs * table.num_outputs > most_cells:
+        return None
+    x, row = np.unique(scaling.scale_x(table.X), axis=0, return_inverse=True)
+    return (x, row.reshape(-1)) if len(x) >= (1.0 - _MOST_REPEATED) * table.num_inputs else None
+
+
+def _cells_per_output(table: Table) -> float:
+    """Cells that an output has on average, if it has any."""
+    counts = table.count_per_output()
+    return float(counts[counts > 0].mean()) if counts.any() else 0.0
 
 
 def _left(

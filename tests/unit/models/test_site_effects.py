@@ -1,0 +1,161 @@
+"""Effects of single inputs under likelihoods that are not Gaussian: found where they are, and part of predictions."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+import manygp
+from manygp.data import Grid, Scaling
+from manygp.models.site_effects import _Cells, _coefficients, _Factors, _left_out
+
+from ...laws import worlds
+from ...tolerances import assert_close
+
+
+def shared_counts(rng, n=120, p=12, spread=0.7, missing=0.3, level=1.5):
+    """Counts whose log means share a draw at every input; the table, and values of its gaps."""
+    X = rng.uniform(0.0, 10.0, (n, 1))
+    log_mean = level + 0.5 * np.sin(X) @ rng.standard_normal((1, p))
+    log_mean = log_mean + spread * rng.standard_normal((n, 1)) * rng.uniform(0.5, 1.0, p)
+    Y = rng.poisson(np.exp(log_mean)).astype(float)
+    gaps = rng.random(Y.shape) < missing
+    return X, np.where(gaps, np.nan, Y), np.where(gaps, Y, np.nan)
+
+
+def fit(X, Y, **settings):
+    settings = {"likelihood": "negative-binomial", "latent_dim": 2, "num_inducing": 20, "epochs": 15} | settings
+    return manygp.TLVMOGP(progress=False, **settings).fit(X, Y)
+
+
+def random_cells(rng, n=30, p=5, k=2):
+    """Pulls and weights of cells, some of them missing, and factors."""
+    weight = worlds.normal(rng, n, p).square() * torch.as_tensor(rng.random((n, p)) < 0.7)
+    pull = weight * worlds.normal(rng, n, p)
+    row = torch.arange(n)
+    coefficients = worlds.normal(rng, p, k + 1)
+    return pull, weight, row, _Factors.at(pull, weight, row, coefficients, torch.zeros(p, k + 1, k + 1).double())
+
+
+def test_effects_of_a_row_are_those_of_a_gaussian(rng):
+    """Cell i observes a + bᵀr as γ/β with variance 1/β."""
+    pull, weight, _, factors = random_cells(rng)
+    seen = weight[0] > 0.0
+    B, a = factors.loadings[seen], factors.coefficients[seen, -1]
+    z, variance = (pull[0] / weight[0])[seen], 1.0 / weight[0][seen]
+    gain = B.T @ torch.linalg.inv(B @ B.T + variance.diag())
+    assert_close(factors.mean[0], gain @ (z - a))
+    assert_close(factors.covariance[0], torch.eye(2, dtype=torch.float64) - gain @ B)
+    g, open_ = factors.effects(torch.tensor([0]))
+    assert_close(g[0], factors.coefficients[:, -1] + factors.loadings @ factors.mean[0])
+    assert_close(open_[0], (factors.loadings @ factors.covariance[0] @ factors.loadings.T).diagonal())
+
+
+def test_rows_with_the_same_input_have_the_same_effects(rng):
+    """Two rows are as good as one row with the cells of both."""
+    pull, weight, row, factors = random_cells(rng, n=2)
+    both = _Factors.at(pull, weight, torch.zeros_like(row), factors.coefficients, factors.covariance_of)
+    together = torch.cat([factors.coefficients] * 2)
+    flat = pull.reshape(1, -1), weight.reshape(1, -1)
+    one = _Factors.at(*flat, row[:1], together, torch.cat([factors.covariance_of] * 2))
+    assert_close(both.mean, one.mean)
+    assert_close(both.covariance, one.covariance)
+
+
+@pytest.mark.parametrize("has_levels", [True, False])
+def test_coefficients_are_a_weighted_ridge_regression(rng, has_levels):
+    pull, weight, row, factors = random_cells(rng)
+    known = _Factors(factors.mean, torch.zeros_like(factors.covariance), factors.coefficients, factors.covariance_of)
+    found, covariance = _coefficients(pull, weight, row, known, has_levels)
+    u = torch.cat([factors.mean, torch.ones(len(pull), 1).double()], -1)[:, : 3 if has_levels else 2]
+    precision = (u * weight[:, :1]).T @ u + torch.eye(u.shape[1])
+    assert_close(found[0, : u.shape[1]], torch.linalg.solve(precision, u.T @ pull[:, 0]))
+    assert_close(covariance[0, : u.shape[1], : u.shape[1]], torch.linalg.inv(precision))
+    if not has_levels:
+        assert not found[:, -1].any()
+        assert not covariance[:, -1].any()
+
+
+def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
+    X, Y, _ = shared_counts(rng, n=30, p=6)
+    model = fit(X, Y, epochs=3, row_effects=False)
+    table, scaling = Grid(X, Y), Scaling.fit(Grid(X, Y), outputs="none")
+    cells = _Cells.of(model.model_, table, scaling, np.arange(30))
+    pull, weight = cells.linearised(None)
+    coefficients = 0.3 * worlds.normal(rng, 6, 3)
+    factors = _Factors.at(pull, weight, cells.row, coefficients, torch.zeros(6, 3, 3).double())
+    mean, variance = _left_out(cells, factors, pull, weight, slice(0, 30))
+    for row, column in np.argwhere(~np.isnan(Y))[[0, 7, 20]]:
+        without = pull.clone(), weight.clone()
+        for part in without:
+            part[row, column] = 0.0
+        others = _Factors.at(*without, cells.row, coefficients, factors.covariance_of)
+        g, open_ = others.effects(cells.row[row][None])
+        assert_close(mean[row, column], cells.mean[row, column] + g[0, column])
+        assert_close(variance[row, column], cells.variance[row, column] + open_[0, column])
+
+
+@pytest.mark.parametrize("likelihood", ["negative-binomial", "poisson", "zinb"])
+def test_counts_at_an_input_tell_about_those_that_are_missing(rng, likelihood, tmp_path):
+    X, Y, held_out = shared_counts(rng)
+    model, plain = fit(X, Y, likelihood=likelihood), fit(X, Y, likelihood=likelihood, row_effects=False)
+    assert model.model_.row_effects is not None
+    assert plain.model_.row_effects is None
+    ours, theirs = model.evaluate(X, held_out), plain.evaluate(X, held_out)
+    # Poisson noise is in both.
+    noise = np.nanmean(held_out)
+    assert ours["mse"] - noise < 0.5 * (theirs["mse"] - noise)
+    assert ours["nll"] < theirs["nll"] - 0.1
+    assert 0.8 < ours["coverage90"] < 0.98
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(manygp.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+def test_sparse_counts_and_exposures_have_effects_too(rng):
+    X, Y, _ = shared_counts(rng, missing=0.0, level=0.0)
+    exposure = rng.uniform(0.5, 2.0, len(X))
+    dense = manygp.TLVMOGP(likelihood="poisson", latent_dim=2, num_inducing=20, epochs=8, progress=False)
+    ours = dense.fit(X, sparse.csr_array(Y), exposure=exposure)
+    assert ours.model_.row_effects is not None
+    # Twice the exposure, twice the counts.
+    ratio = ours.predict(X, exposure=2.0 * exposure) / ours.predict(X, exposure=exposure)
+    np.testing.assert_allclose(ratio, 2.0, rtol=1e-6)
+
+
+def test_outliers_are_no_obstacle(rng):
+    """A few counts of a million among counts of five."""
+    X, Y, _ = shared_counts(rng)
+    Y[rng.integers(0, len(Y), 5), rng.integers(0, Y.shape[1], 5)] = 1e6
+    mean = fit(X, Y).predict(X)
+    assert np.isfinite(mean).all()
+    assert np.median(mean) < 50.0
+
+
+def test_new_inputs_keep_their_mean(rng):
+    """Effects are part of the mean of counts that the model was trained on, and are not added to it elsewhere."""
+    X, Y, _ = shared_counts(rng, n=300, missing=0.1)
+    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
+    assert model.model_.row_effects is not None
+    assert 0.8 < model.predict(X + 1e-4).mean() / plain.predict(X + 1e-4).mean() < 1.25
+
+
+def test_counts_that_share_nothing_have_none(rng):
+    X, Y, _ = shared_counts(rng, spread=0.0)
+    assert fit(X, Y).model_.row_effects is None
+
+
+def test_a_likelihood_that_is_fixed_stays_so(rng):
+    X, Y, _ = shared_counts(rng)
+    assert fit(X, Y, freeze_likelihood=np.inf).model_.row_effects is None
+
+
+def test_heavy_tails_have_effects(rng):
+    X = rng.uniform(0.0, 10.0, (400, 1))
+    F = np.sin(X) @ rng.standard_normal((1, 8)) + rng.standard_normal((400, 1)) * np.sign(rng.standard_normal(8))
+    Y = F + 0.3 * rng.standard_t(3, F.shape)
+    gaps = rng.random(Y.shape) < 0.3
+    train, held_out = np.where(gaps, np.nan, Y), np.where(gaps, Y, np.nan)
+    model = fit(X, train, likelihood="student-t")
+    plain = fit(X, train, likelihood="student-t", row_effects=False)
+    assert model.model_.row_effects is not None
+    assert model.evaluate(X, held_out)["nll"] < plain.evaluate(X, held_out)["nll"] - 0.2
