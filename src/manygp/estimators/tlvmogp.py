@@ -244,18 +244,26 @@ class TLVMOGP(AdaptiveEstimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         history = super()._train(model, table, scaling, dtype, device, seed)
-        if self.preset == "paper" or self.freeze_likelihood == math.inf or table.coordinates is not None:
+        if not self._corrects_likelihood(table):
             return history
         rng, is_gaussian = np.random.default_rng(seed), isinstance(model.likelihood, Gaussian)
         if is_gaussian:
             factor = calibrate_noise(model, table, scaling, rng)
             logger.info("noise variance times %.2f, by cells left out one at a time", factor)
-        if self.row_effects:
+        if self._looks_for_effects(table):
             find = find_row_effects if is_gaussian else find_site_effects
             model.row_effects = find(model, table, scaling, rng)
         if model.row_effects is not None:
             logger.info("%d effects of single inputs on all outputs", len(model.row_effects.prior))
         return history
+
+    def _corrects_likelihood(self, table: Table) -> bool:
+        """Whether the likelihood may change once training is over."""
+        return self.preset != "paper" and self.freeze_likelihood != math.inf and table.coordinates is None
+
+    def _looks_for_effects(self, table: Table) -> bool:
+        """Whether effects of single inputs are looked for once training is over."""
+        return self.row_effects and self._corrects_likelihood(table)
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""

@@ -27,6 +27,7 @@ from manygp.models import (
 from manygp.models.coarse_start import coarsen
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.guesses import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
+from manygp.models.row_effects import has_row_effects
 from manygp.models.start import ScalingChoice
 from manygp.models.trend import find_slopes, start_trend, without_slopes
 
@@ -81,7 +82,13 @@ def begin_at_data(
         # Places have told what is noise better than cells could.
         found = find_lengthscales(values, scaling, factors, 0.0, rng, least_noise=_PLACED_NOISE)
     else:
-        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+        has_effects = (
+            level is None
+            and factors is not None
+            and settings._looks_for_effects(table)
+            and has_row_effects(table, scaling, factors.rank)
+        )
+        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng, has_effects=has_effects)
     num_inducing: Any = settings.num_inducing
     if num_inducing == "auto":
         num_inducing = choose_num_inducing(table, scaling, latent_dim, found, _SPARE if is_placed else 1.0)

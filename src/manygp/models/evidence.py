@@ -17,6 +17,8 @@ __all__ = ["Lengthscales", "evidence_lengthscales"]
 
 # Lengthscales in standard deviations of the inputs, from far below to far above.
 _GRID = tuple(2.0**k for k in range(-6, 4))
+# Signals and noises that are tried with each, and one that is as good as white.
+_STARTS, _WHITE = ((1.0, 0.01), (1.0, 0.1), (1.0, 0.5)), (0.1, 0.9)
 _MAX_OUTPUTS = 20
 # The shortest lengthscale, in distances between neighbours, and how many are looked at.
 _SHORTEST, _MAX_QUERIES = 1.0 / 3.0, 1000
@@ -33,7 +35,12 @@ class Lengthscales:
 
 @torch.enable_grad()
 def evidence_lengthscales(
-    table: Table, scaling: Scaling, rng: np.random.Generator, max_noise: float = math.inf, max_points: int = 160
+    table: Table,
+    scaling: Scaling,
+    rng: np.random.Generator,
+    max_noise: float = math.inf,
+    max_points: int = 160,
+    tolerance: float = 0.0,
 ) -> Lengthscales:
     """Shared ARD lengthscales that maximise the exact evidence of a few outputs, each a GP of its own.
 
@@ -42,21 +49,25 @@ def evidence_lengthscales(
     are not farther than three lengthscales apart: there, all functions are white, whatever the lengthscales.
 
     `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
-    share pass for noise of each.
+    share pass for noise of each. With a `tolerance`, in nats a cell, L-BFGS begins at the longest lengthscale that is
+    as good as any within it: what may as well be noise is taken for noise.
     """
     # Constant data have no noise at all, and no logarithm of it.
     max_noise = max(max_noise, 1e-6)
     x, y, seen = _subsets(table, scaling, rng, max_points)
     d = x.shape[-1]
-    best, start = math.inf, None
+    values = dict[float, tuple[float, Tensor]]()
     for factor in _GRID:
-        for noise in sorted({min(noise, max_noise) for noise in (0.01, 0.1, 0.5)}):
-            raw = torch.tensor([math.log(factor * math.sqrt(d))] * d + [0.0, math.log(noise)], dtype=torch.float64)
+        for signal, noise in (*_STARTS, _WHITE) if tolerance else _STARTS:
+            scales = [math.log(signal), math.log(min(noise, max_noise))]
+            raw = torch.tensor([math.log(factor * math.sqrt(d))] * d + scales, dtype=torch.float64)
             value = float(_negative_evidence(raw, x, y, seen, max_noise))
-            if value < best:
-                best, start = value, raw
-    if start is None:
+            if value < values.get(factor, (math.inf,))[0]:
+                values[factor] = value, raw
+    if not values:
         return Lengthscales(np.ones(d), 1.0, 0.1)
+    least = min(value for value, _ in values.values()) + tolerance
+    start = values[max(factor for factor, (value, _) in values.items() if value <= least)][1]
     raw = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([raw], max_iter=40, line_search_fn="strong_wolfe")
 

@@ -22,7 +22,7 @@ from manygp.likelihoods import Gaussian
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
 
-__all__ = ["distinct_rows", "find_row_effects", "possible_ranks"]
+__all__ = ["distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
 
 # Outputs and inputs from which on effects are looked for, cells at most, and the least share of the noise they explain.
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS, _LEAST_SHARE = 3, 20, 5_000_000, 0.05
@@ -48,7 +48,7 @@ def find_row_effects(
     inputs, or inputs that occur several times.
     """
     assert isinstance(model.likelihood, Gaussian)
-    ranks, rows = possible_ranks(table), distinct_rows(table, scaling, _MOST_CELLS)
+    ranks, rows = possible_ranks(table), distinct_rows(table, scaling)
     if not ranks or rows is None:
         return None
     assert isinstance(table, Grid)
@@ -82,7 +82,7 @@ def possible_ranks(table: Table) -> list[int]:
     return [rank for rank in _RANKS if rank < table.num_outputs - 1 and rank <= most]
 
 
-def distinct_rows(table: Table, scaling: Scaling, most_cells: int) -> tuple[FloatArray, IntArray] | None:
+def distinct_rows(table: Table, scaling: Scaling, most_cells: int = _MOST_CELLS) -> tuple[FloatArray, IntArray] | None:
     """Distinct inputs of a table, as the model sees them, and the number that each row has among them.
 
     None for tables that have no effects of rows: lists of cells, few or too many of them, and inputs that occur again.
@@ -93,6 +93,11 @@ def distinct_rows(table: Table, scaling: Scaling, most_cells: int) -> tuple[Floa
         return None
     x, row = np.unique(scaling.scale_x(table.X), axis=0, return_inverse=True)
     return (x, row.reshape(-1)) if len(x) >= (1.0 - _MOST_REPEATED) * table.num_inputs else None
+
+
+def has_row_effects(table: Table, scaling: Scaling, rank: int) -> bool:
+    """Whether effects of rows could be all that factors of this rank are."""
+    return any(rank <= possible for possible in possible_ranks(table)) and distinct_rows(table, scaling) is not None
 
 
 def _cells_per_output(table: Table) -> float:

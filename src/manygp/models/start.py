@@ -43,6 +43,8 @@ _WEAKEST = 1e-6
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 # There, weights of the network start at such a share: its bends would be larger than those signals.
 _QUIET = 0.01
+# Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger.
+_FLAT, _FAR_MORE = 0.01, 2.0
 _RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
@@ -170,16 +172,23 @@ def find_lengthscales(
     held_out_error: float,
     rng: np.random.Generator,
     least_noise: float = _MIN_NOISE,
+    has_effects: bool = False,
 ) -> Lengthscales:
     """Lengthscales of the inputs by evidence, with the noise that a factorisation leaves if there is one.
 
     The residual of a factorisation is too small where factors fit everything, so the noise is at least a share of its
-    error on held-out cells.
+    error on held-out cells. If the model will have effects of single inputs (`has_effects`), what outputs share at one
+    input and at no other is for these to explain: where far more looks like noise to each output by itself than to a
+    factorisation, the GP starts with the lengthscales and the noise of that view.
     """
     if factors is None:
         found = evidence_lengthscales(table, scaling, rng, held_out_error)
         return replace(found, noise=max(found.noise, least_noise))
     noise = max(factors.noise_variance, _MIN_NOISE_SHARE * held_out_error, least_noise)
+    if has_effects:
+        alone = evidence_lengthscales(table, scaling, rng, tolerance=_FLAT)
+        if alone.noise > _FAR_MORE * max(noise, held_out_error):
+            return alone
     return replace(evidence_lengthscales(table, scaling, rng, noise), noise=noise)
 
 

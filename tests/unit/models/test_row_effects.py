@@ -102,14 +102,35 @@ def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, 
     np.testing.assert_array_equal(manygp.load(tmp_path / "model").predict(X), model.predict(X))
 
 
-def test_elsewhere_predictions_are_as_before(rng):
-    """Between the inputs of the table effects are noise, and as much of it."""
-    X, Y, _ = shared_noise(rng)
-    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
-    new = X + 1e-3
-    np.testing.assert_array_equal(model.predict(new), plain.predict(new))
-    ratio = model.predict_dist(new).variance / plain.predict_dist(new).variance
-    assert 0.8 < ratio.mean() < 1.2
+def test_what_is_rough_is_left_to_effects(rng):
+    """A smooth function and weather that all outputs share: a few inducing points, and effects for the weather."""
+    X, Y, held_out = shared_noise(rng, n=200, share=0.9)
+    model = manygp.TLVMOGP(epochs=15, progress=False).fit(X, Y)
+    rough = manygp.TLVMOGP(epochs=15, progress=False, row_effects=False).fit(X, Y)
+    assert model.model_.row_effects is not None
+    assert model.model_.units[0] > 10.0 * rough.model_.units[0]
+    assert len(model.inducing_points_) < 0.5 * len(rough.inducing_points_)
+    assert model.evaluate(X, held_out)["nll"] < rough.evaluate(X, held_out)["nll"] - 0.1
+
+
+def test_functions_of_each_outputs_own_keep_their_lengthscales(rng):
+    """Here a factorisation explains nothing, and so there is nothing for effects to explain."""
+    X = np.sort(rng.uniform(0.0, 10.0, (60, 1)), 0)
+    Y = np.sin(X * rng.uniform(1.0, 3.0, 6) + rng.uniform(0.0, 6.0, 6)) + 0.3 * rng.standard_normal((60, 6))
+    units = [manygp.TLVMOGP(epochs=1, progress=False, row_effects=on).fit(X, Y).model_.units[0] for on in (True, False)]
+    assert float(units[0]) == pytest.approx(float(units[1]), rel=0.5)
+
+
+def test_elsewhere_effects_are_noise(rng):
+    """Between the inputs of the table, means are those of f alone, and effects are part of the spread."""
+    X, Y, _ = shared_noise(rng, n=300, missing=0.0)
+    model = fit(X[:200], Y[:200])
+    assert model.model_.row_effects is not None
+    scores, mean = model.evaluate(X[200:], Y[200:]), model.predict(X[200:])
+    assert 0.8 < scores["coverage90"] < 0.97
+    model.model_.row_effects = None
+    np.testing.assert_array_equal(model.predict(X[200:]), mean)
+    assert model.evaluate(X[200:], Y[200:])["coverage90"] < scores["coverage90"] - 0.1
 
 
 def test_noise_of_each_outputs_own_is_left_alone(rng):
