@@ -82,8 +82,8 @@ class AdaptiveEstimator(LatentVariableEstimator):
                 "predict_new_outputs needs to know which outputs: give output_coordinates or latent_mean."
             )
         if latent_mean is None:
-            mean, variance = numbers_at(self.model_, self._features(output_coordinates))
-            new = self._seen_at(mean, variance, names_of(output_coordinates, output_names, len(mean)))
+            features = self._features(output_coordinates)
+            new = self._seen_at(features, names_of(output_coordinates, output_names, len(features)))
         else:
             mean, variance = self._new_latents(latent_mean, latent_variance)
             new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
@@ -199,12 +199,13 @@ class AdaptiveEstimator(LatentVariableEstimator):
         values = describe_outputs(given, -1 if names is None else names, "output_coordinates")
         return self._tensor(coordinates.map.features(values))
 
-    def _seen_at(self, mean: Tensor, variance: Tensor, names: Sequence[Hashable]) -> Self:
-        """An estimator like this one of outputs that lie somewhere else, from all numbers that belong to them."""
+    def _seen_at(self, features: Tensor, names: Sequence[Hashable]) -> Self:
+        """An estimator like this one of outputs that lie somewhere else."""
         assert self.model_.coordinates is not None
-        h, (scale, freedom) = self.model_.latents.dim, self.model_.coordinates.tails.tolist()
+        h, (mean, variance) = self.model_.latents.dim, numbers_at(self.model_, features)
+        scale = self.model_.coordinates.tail_scales(features).unsqueeze(-1)
         new = self._seen_through(mean[:, :h], scale * variance[:, :h], names)
-        new.model_.latents.freedom = freedom
+        new.model_.latents.freedom = float(self.model_.coordinates.freedom)
         rest = mean[:, h:]
         if self.model_.level is not None:
             new.model_.level_variance = variance[:, h : h + 1]

@@ -97,7 +97,7 @@ def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed:
     model.coordinates.learn(values, noise, seed)
     mean, variance = model.coordinates.conditional(values, noise, neighbours=_FEWER_NEIGHBOURS)
     h = model.latents.dim
-    model.coordinates.learn_tails(*(numbers[:, :h] for numbers in (values, noise, mean, variance)))
+    model.coordinates.learn_tails(values, noise, mean, variance, h)
     model.latents.change_prior(mean[:, :h], variance[:, :h])
     model.latents.set_to_prior(empty)
     set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)

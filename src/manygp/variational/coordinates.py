@@ -33,6 +33,8 @@ _KERNELS, _SHARE_STEPS, _LEAST_SHARE = 16, 30, 0.01
 # times the usual ones are usual still.
 _KNOWN, _STILL_USUAL = 0.5, 2.0
 _VARIANCE_STEPS = 30
+# Tails at a distance: neighbours that are passed over, and looked at, and outputs that are asked.
+_SKIPPED, _TAIL_NEIGHBOURS, _TAIL_OUTPUTS = (4, 16, 48), 24, 500
 # Least misfit of a neighbourhood, as a share of the average: where all values are the same, nothing else would count.
 _LEAST_MISFIT = 1e-4
 
@@ -60,6 +62,7 @@ class CoordinatePrior(nn.Module):
     kernels: Tensor
     parameters_of: Tensor
     usual_noise: Tensor
+    freedom: Tensor
     tails: Tensor
 
     def __init__(self, coordinates: CoordinateMap, num_outputs: int, num_columns: int):
@@ -75,8 +78,10 @@ class CoordinatePrior(nn.Module):
         self.register_buffer("parameters_of", start.view(3, 1, 1).repeat(1, _KERNELS, num_columns))
         # Errors that the nuggets have in them already.
         self.register_buffer("usual_noise", torch.zeros(num_columns, dtype=torch.float64))
-        # Outputs are Student t about what the others say: scale relative to the variance, and degrees of freedom.
-        self.register_buffer("tails", torch.tensor([1.0, _FREEDOMS[-1]], dtype=torch.float64))
+        # Outputs are Student t about what the others say, with these degrees of freedom, and scales relative to the
+        # variance that depend on how far the nearest of these is: rows of distances and scales.
+        self.register_buffer("freedom", torch.tensor(_FREEDOMS[-1], dtype=torch.float64))
+        self.register_buffer("tails", torch.ones(2, 1 + len(_SKIPPED), dtype=torch.float64))
 
     # -- conditionals --------------------------------------------------------------------------------------------
 
@@ -86,6 +91,7 @@ class CoordinatePrior(nn.Module):
         noise: Float[Tensor, "p c"],
         features: Float[Tensor, "k f"] | None = None,
         neighbours: int = _NEIGHBOURS,
+        skipped: int = 0,
     ) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
         """Mean and variance of the columns of new outputs with some features; of every output from the others if None.
 
@@ -95,12 +101,12 @@ class CoordinatePrior(nn.Module):
             What is known of the outputs here: numbers and the variances of their errors.
         features
             Of the outputs asked for.
-        neighbours
-            Number of neighbours to look at.
+        neighbours, skipped
+            Number of neighbours to look at, and of those nearer by that are passed over.
         """
         places = self.features * self.weight
         targets = places if features is None else features * self.weight
-        near = _neighbours(places, targets, neighbours, features is None)
+        near = _neighbours(places, targets, neighbours, features is None, skipped)
         shape = len(targets), values.shape[1]
         if near.shape[1] == 0:
             share, σ2, _ = self.parameters_of
@@ -188,14 +194,43 @@ class CoordinatePrior(nn.Module):
         noise: Float[Tensor, "p c"],
         mean: Float[Tensor, "p c"],
         variance: Float[Tensor, "p c"],
+        num_columns: int,
     ) -> None:
-        """How outputs lie about their conditionals given the others: some may be far more like them than most are."""
-        known = (noise < _KNOWN * values.var(0, unbiased=False)).all(-1)
-        if int(known.sum()) < 3:
+        """How the first columns of outputs lie about their conditionals given the others, and given others farther off.
+
+        Next to its neighbours an output is far more like them than variances say, or far less; where the nearest are
+        far away, variances are about right.
+        """
+        known = torch.nonzero((noise < _KNOWN * values.var(0, unbiased=False))[:, :num_columns].all(-1))[:, 0]
+        if len(known) < 3:
             return
-        variance = variance + _beyond(noise, self.usual_noise[: noise.shape[1]])
-        Q = ((values - mean).square() / variance)[known].sum(-1, keepdim=True)
-        self.tails.copy_(_at_best(Q, torch.zeros_like(Q), values.shape[1], _FREEDOMS)[1][:, 0])
+        places, asked = self.features * self.weight, known[:: 1 + len(known) // _TAIL_OUTPUTS]
+
+        def tail(outputs: Tensor, mean: Tensor, variance: Tensor, freedoms: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+            total = variance + _beyond(noise, self.usual_noise)[outputs]
+            Q = ((values[outputs] - mean).square() / total)[:, :num_columns].sum(-1, keepdim=True)
+            return tuple(_at_best(Q, torch.zeros_like(Q), num_columns, freedoms)[1][:, 0])
+
+        self.tails[1, 0], found = tail(known, mean[known], variance[known], _FREEDOMS)
+        self.freedom.copy_(found)
+        # Every output is its own nearest place.
+        for level, skipped in enumerate((0, *_SKIPPED)):
+            if len(values) <= 2 * (skipped + 1):
+                self.tails[:, level] = self.tails[:, level - 1]
+                continue
+            nearest = _neighbours(places, places[asked], 1, False, skipped + 1)[:, 0]
+            self.tails[0, level] = (places[asked] - places[nearest]).norm(dim=-1).median().clamp(min=1e-12)
+            if level:
+                away = self.conditional(values, noise, self.features[asked], _TAIL_NEIGHBOURS, skipped + 1)
+                self.tails[1, level], _ = tail(asked, *away, (float(found),))
+
+    def tail_scales(self, features: Float[Tensor, "k f"]) -> Float[Tensor, " k"]:
+        """Scales of the Student t of outputs with some features, relative to their variances."""
+        places, targets = self.features * self.weight, features * self.weight
+        nearest = _neighbours(places, targets, 1, False)[:, 0]
+        distance = (targets - places[nearest]).norm(dim=-1).clamp(min=1e-12)
+        at, scale = self.tails.log().cpu().numpy()
+        return features.new_tensor(np.exp(np.interp(distance.log().cpu().numpy(), at, scale)))
 
     def _learn_weights(self, subsets: Int[Tensor, "s k"], y: Float[Tensor, "s k c"]) -> None:
         """One weight of each group of features after the other, by the evidence of all columns together."""
@@ -346,13 +381,13 @@ def _distances(a: Float[Tensor, "b k f"], b: Float[Tensor, "b j f"]) -> Float[Te
 
 
 def _neighbours(
-    places: Float[Tensor, "p f"], targets: Float[Tensor, "k f"], count: int, is_self: bool
+    places: Float[Tensor, "p f"], targets: Float[Tensor, "k f"], count: int, is_self: bool, skipped: int = 0
 ) -> Int[Tensor, "k n"]:
-    """The nearest places of every target, itself left out if targets are the places."""
-    count = min(count, len(places) - is_self)
-    if count < 1:
+    """The nearest places of every target but some, itself left out if targets are the places."""
+    count = min(count + skipped, len(places) - is_self)
+    if count <= skipped:
         return torch.empty(len(targets), 0, dtype=torch.int64, device=targets.device)
     search = NearestNeighbors(n_neighbors=count).fit(places.cpu().numpy())
     # Without a query, scikit-learn leaves every place out of its own neighbours.
     found = search.kneighbors(None if is_self else targets.cpu().numpy(), return_distance=False)
-    return torch.as_tensor(found, device=targets.device)
+    return torch.as_tensor(found[:, skipped:], device=targets.device)

@@ -137,9 +137,25 @@ def test_tails_tell_how_unlike_their_neighbours_outputs_are(rng):
     z = torch.as_tensor(rng.standard_normal((3000, 4)))
     stretch = torch.as_tensor(np.sqrt(3.0 / rng.chisquare(3.0, (3000, 1))))
     for widths, scale, freedom in ((1.0, 1.0, 1e4), (0.5 * stretch, 0.25, 3.0)):
-        prior.learn_tails(widths * z, exact, torch.zeros_like(z), torch.ones_like(z))
-        assert prior.tails[1] == freedom
-        assert abs(prior.tails[0] / scale - 1.0) < 0.1
+        prior.learn_tails(widths * z, exact, torch.zeros_like(z), torch.ones_like(z), 4)
+        assert prior.freedom == freedom
+        assert abs(prior.tails[1, 0] / scale - 1.0) < 0.1
+
+
+def test_tails_depend_on_how_far_the_nearest_output_is(rng):
+    """Variances that are four times too large for neighbours, and right for those farther off."""
+    prior = field_at(rng.uniform(-1.0, 1.0, (800, 2)), 1)
+    values = torch.as_tensor(rng.standard_normal((800, 1)))
+    exact = torch.zeros_like(values)
+    prior.learn(values, exact, 0, freedoms=(1e4,), num_kernels=1)
+    mean, variance = prior.conditional(values, exact)
+    prior.learn_tails(values, exact, mean, 4.0 * variance, 1)
+    distances, scales = prior.tails
+    assert (distances.diff() > 0.0).all()
+    assert abs(scales[0] / 0.25 - 1.0) < 0.15
+    assert ((scales[1:] - 1.0).abs() < 0.2).all()
+    far = prior.features[:1] + 10.0
+    assert_close(prior.tail_scales(torch.cat([prior.features[:1], far])), scales[[0, -1]])
 
 
 def test_features_that_do_not_matter_lose_their_weight(rng):
