@@ -3,7 +3,7 @@
 Inducing points follow what changes slowly over the inputs. What is left at one input often has a pattern over the
 outputs all the same, and where some outputs are observed there, it tells about those that are not:
 
-    y_np = f_p(x_n) + b_pᵀ r_n + ε_np,   r_n ~ N(0, diag s)
+    y_np = f_p(x_n) + b_pᵀ r_n + ε_np,   r_n ~ N(0, I)
 
 The effects are found after training, from what f leaves of the table. At inputs that are not in the table nothing is
 known of them, and they are noise as before.
@@ -13,29 +13,33 @@ import math
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from manygp.data import Grid, Scaling, Table
-from manygp.data.factorisation import choose_rank, factorise
-from manygp.data.table import BoolArray, FloatArray, IntArray
+from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance
 from manygp.likelihoods import Gaussian
+from manygp.models.factor_analysis import Factors
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
 
 __all__ = ["distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
 
-# Outputs and inputs from which on effects are looked for, cells at most, and the least share of the noise they explain.
-_LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS, _LEAST_SHARE = 3, 20, 5_000_000, 0.05
+# Outputs and inputs from which on effects are looked for, and cells at most.
+_LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS = 3, 20, 5_000_000
 # Cells that an output has on average for each of its loadings.
 _CELLS_PER_LOADING = 10
 # Standard errors by which that has to be beyond chance.
 _SURE = 3.0
 # Share of inputs that may occur more than once.
 _MOST_REPEATED = 0.1
-_RANKS, _RANK_SIDE = (1, 2, 3, 4, 6, 8), 1000
+_RANKS = (1, 2, 3, 4, 6, 8)
+# Ranks are compared on so many cells at most, by a share of these that is held out: the least gain in nats for each.
+_RANK_CELLS, _HELD_SHARE, _LEAST_GAIN = 1_000_000, 0.1, 0.01
 _CHUNK_CELLS = 50_000
-# Steps of expectation maximisation for the variances, and the least noise that they may leave.
-_STEPS, _LEAST_NOISE = 30, 1e-4
+# Steps of expectation maximisation; the noise that they begin with, and the least that they may leave.
+_STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4
 
 
 @torch.no_grad()
@@ -56,24 +60,18 @@ def find_row_effects(
     left, unit = _left(model, table, scaling, len(x), row)
     # Residuals of cells that a model was fitted to are smaller than those of others.
     left /= np.sqrt(np.nanmean(np.square(left)))
-    grid, none = Grid(x, left), Scaling.fit(Grid(x, left), inputs=False, outputs="none")
-    seen = ~np.isnan(left)
-    choice = choose_rank(grid, none, ranks, rng=rng, max_side=_RANK_SIDE)
-    # The error of n cells by chance differs by a share of √(2/n) from what it should be.
-    least = max(_LEAST_SHARE, _SURE * math.sqrt(2.0 / seen.sum()))
-    if not choice.errors or choice.errors[choice.rank] > 1.0 - least:
+    y = torch.as_tensor(left, device=model.units.device)
+    rank = _choose_rank(y, ranks, rng)
+    if rank is None:
         return None
-    loadings = factorise(grid, none, choice.rank, rng=rng).loadings
-    B = np.concatenate([np.ones((len(loadings), 1)), loadings], axis=1)
-    mean, covariance, prior, noise = _posterior(np.where(seen, left, 0.0), seen, B)
-    # As in a regression with k coefficients: residuals are too small by k / n, and predictions are off by as much more.
-    k, cells = B.shape[1], _cells_per_output(table)
-    model.likelihood.noise = model.likelihood.noise * min(noise * (1.0 + k / cells) / (1.0 - k / cells), 1.0)
-    effects = RowEffects(len(x), table.num_outputs, table.num_features, k)
-    parts = {"inputs": x, "mean": mean, "covariance": covariance, "loadings": B * unit[:, None], "prior": prior}
-    for name, values in parts.items():
-        getattr(effects, name).copy_(torch.as_tensor(values))
-    return effects.to(model.units.device)
+    factors, noise = _analyse(y, rank, rng)
+    model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
+    effects, units = RowEffects(len(x), table.num_outputs, table.num_features, rank).to(y.device), y.new_tensor(unit)
+    parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
+    parts |= {"loadings": factors.loadings * units.unsqueeze(-1), "prior": torch.ones(rank)}
+    for name, values in (parts | {"unknown": factors.own_variance() * units.square()}).items():
+        getattr(effects, name).copy_(values)
+    return effects
 
 
 def possible_ranks(table: Table) -> list[int]:
@@ -129,24 +127,32 @@ def _left(
     return np.where(count > 0.0, total / np.maximum(count, 1.0), np.nan), unit
 
 
-def _posterior(left: FloatArray, seen: BoolArray, B: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Means (n, k) and covariances (n, k, k) of the effects, their prior variances (k,), and the noise they leave.
-
-    The variances by expectation maximisation with loadings as they are.
-    """
-    k, is_seen, observed = B.shape[1], seen.any(axis=1), seen.astype(np.float64)
-    outer = (B[:, :, None] * B[:, None, :]).reshape(-1, k * k)
-    gram, pull = (observed @ outer).reshape(-1, k, k), left @ B
-    prior: FloatArray = np.full(k, 0.5 / k)
-    noise = 0.5
-    for step in range(_STEPS + 1):
-        # C_n = (diag(1/s) + Σ_p b bᵀ / ψ)⁻¹,  m_n = C_n Σ_p b e_np / ψ
-        covariance = np.asarray(np.linalg.inv(gram / noise + np.diag(1.0 / prior)), dtype=np.float64)
-        mean = (covariance @ (pull / noise)[:, :, None])[:, :, 0]
-        if step == _STEPS:
+def _choose_rank(left: Float[Tensor, "n p"], ranks: list[int], rng: np.random.Generator) -> int | None:
+    """The rank under which residuals held out are most likely; None if that is not beyond chance."""
+    left = left[torch.as_tensor(rng.permutation(len(left))[: _RANK_CELLS // left.shape[1]], device=left.device)]
+    held = torch.as_tensor(rng.random(left.shape) < _HELD_SHARE, device=left.device) & ~left.isnan()
+    rest, row = torch.where(held, torch.nan, left), torch.arange(len(left), device=left.device)
+    best, gained = None, -math.inf
+    for rank in ranks:
+        factors, noise = _analyse(rest, rank, rng)
+        variance = (factors.variances(row) + noise)[held]
+        error = (left - factors.effects(row)[0])[held]
+        # log N(y | g, v + σ²) − log N(y | 0, 1)
+        gain = 0.5 * (left[held].square() - error.square() / variance - variance.log())
+        mean, deviation = float(gain.mean()), float(gain.std()) / math.sqrt(max(len(gain), 1))
+        if not mean > gained:
             break
-        squares = np.square(mean) + covariance.diagonal(axis1=1, axis2=2)
-        prior = np.maximum(squares[is_seen].mean(axis=0), _LEAST_NOISE)
-        error = observed * (np.square(left - mean @ B.T) + covariance.reshape(-1, k * k) @ outer.T)
-        noise = max(float(error.sum() / observed.sum()), _LEAST_NOISE)
-    return mean, covariance, prior, noise
+        best, gained = rank if mean > max(_LEAST_GAIN, _SURE * deviation) else None, mean
+    return best
+
+
+def _analyse(left: Float[Tensor, "n p"], rank: int, rng: np.random.Generator) -> tuple[Factors, float]:
+    """Factors of residuals, NaN for none, and the noise that they leave."""
+    row, seen = torch.arange(len(left), device=left.device), (~left.isnan()).to(left.dtype)
+    y, noise = left.nan_to_num(), _FIRST_NOISE
+    factors = Factors.first(y / noise, seen / noise, row, rank, rng)
+    for _ in range(_STEPS):
+        factors = factors.improved(y / noise, seen / noise, row, has_levels=False)
+        error = (y - factors.effects(row)[0]).square() + factors.variances(row)
+        noise = max(float((seen * error).sum() / seen.sum()), _LEAST_NOISE)
+    return Factors.at(y / noise, seen / noise, row, factors.coefficients, factors.covariance_of), noise

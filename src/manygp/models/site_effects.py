@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import IntArray
 from manygp.likelihoods import Likelihood
+from manygp.models.factor_analysis import Factors
 from manygp.models.row_effects import distinct_rows, possible_ranks
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
@@ -66,51 +66,6 @@ def find_site_effects(
         with torch.no_grad():
             model.level.add_(factors.coefficients[:, -1:])
     return effects.to(model.units.device)
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """q(r) of every row, and coefficients [b, a] of every output with their covariances; a = 0 without levels."""
-
-    mean: Float[Tensor, "n k"]
-    covariance: Float[Tensor, "n k k"]
-    coefficients: Float[Tensor, "p k1"]
-    covariance_of: Float[Tensor, "p k1 k1"]
-
-    @classmethod
-    def at(
-        cls,
-        pull: Float[Tensor, "t p"],
-        weight: Float[Tensor, "t p"],
-        row: Int[Tensor, " t"],
-        coefficients: Float[Tensor, "p k1"],
-        covariance_of: Float[Tensor, "p k1 k1"],
-    ) -> "_Factors":
-        """With q(r) that goes with the coefficients."""
-        B, a, k = coefficients[:, :-1], coefficients[:, -1], coefficients.shape[1] - 1
-        outer = (B.unsqueeze(-1) * B.unsqueeze(-2)).flatten(1)
-        count = int(row.max()) + 1
-        # C_n = (I + Σ_p β b bᵀ)⁻¹,  m_n = C_n Σ_p b (γ − β a), with γ = s + β g
-        precision = pull.new_zeros(count, k * k).index_add_(0, row, weight @ outer).view(-1, k, k)
-        precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        towards = pull.new_zeros(count, k).index_add_(0, row, pull @ B - weight @ (a.unsqueeze(-1) * B))
-        C = torch.linalg.inv(precision)
-        return cls((C @ towards.unsqueeze(-1)).squeeze(-1), C, coefficients, covariance_of)
-
-    @property
-    def loadings(self) -> Float[Tensor, "p k"]:
-        """b of every output."""
-        return self.coefficients[:, :-1]
-
-    def own_variance(self) -> Float[Tensor, " p"]:
-        """Variance of effects that is due to coefficients, for a row like any other."""
-        return self.covariance_of.diagonal(dim1=-2, dim2=-1).sum(-1)
-
-    def effects(self, row: Int[Tensor, " t"]) -> tuple[Float[Tensor, "t p"], Float[Tensor, "t p"]]:
-        """a_p + b_pᵀ m_n, and b_pᵀ C_n b_p, of some rows."""
-        B = self.loadings
-        outer = (B.unsqueeze(-1) * B.unsqueeze(-2)).flatten(1)
-        return self.mean[row] @ B.T + self.coefficients[:, -1], self.covariance[row].flatten(1) @ outer.T
 
 
 @dataclass(frozen=True)
@@ -169,7 +124,7 @@ class _Cells:
         exposure = None if self.exposure is None else self.exposure[rows][at]
         return mean[seen], variance[seen], self.y[rows][seen], self.outputs[column], exposure
 
-    def moments(self, rows: slice, factors: "_Factors | None") -> tuple[Tensor, Tensor]:
+    def moments(self, rows: slice, factors: Factors | None) -> tuple[Tensor, Tensor]:
         """Means and variances of f with some effects, all cells of some rows."""
         if factors is None:
             return self.mean[rows], self.variance[rows]
@@ -177,7 +132,7 @@ class _Cells:
         return self.mean[rows] + g, self.variance[rows] + open_ + factors.own_variance()
 
     @torch.no_grad()
-    def linearised(self, factors: "_Factors | None") -> tuple[Float[Tensor, "t p"], Float[Tensor, "t p"]]:
+    def linearised(self, factors: Factors | None) -> tuple[Float[Tensor, "t p"], Float[Tensor, "t p"]]:
         """γ = s + β g and β of every cell with some effects, zero where nothing was observed."""
         pull, weight = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
         for rows in self.chunks():
@@ -190,7 +145,7 @@ class _Cells:
         return pull, weight
 
     @torch.no_grad()
-    def log_probs(self, factors: "_Factors | None") -> Float[Tensor, " b"]:
+    def log_probs(self, factors: Factors | None) -> Float[Tensor, " b"]:
         """log p(y) of all observed cells with some effects."""
         return torch.cat(
             [
@@ -200,58 +155,17 @@ class _Cells:
         )
 
 
-def _analyse(cells: _Cells, rank: int, rng: np.random.Generator, refit: bool) -> _Factors:
+def _analyse(cells: _Cells, rank: int, rng: np.random.Generator, refit: bool) -> Factors:
     """Factor analysis of cells that are linearised again and again, the likelihood learned along with it if asked."""
     pull, weight = cells.linearised(None)
-    coefficients = _first_coefficients(pull, weight, rank, rng)
-    certain = torch.zeros_like(coefficients).diag_embed()
-    factors = _Factors.at(pull, weight, cells.row, coefficients, certain)
+    factors = Factors.first(pull, weight, cells.row, rank, rng)
     for i in range(_ROUNDS):
         for _ in range(_STEPS):
-            found = _coefficients(pull, weight, cells.row, factors, cells.has_levels)
-            factors = _Factors.at(pull, weight, cells.row, *found)
+            factors = factors.improved(pull, weight, cells.row, cells.has_levels)
         if refit and i == _ROUNDS - 1:
             _refit(cells, factors, pull, weight, rng)
         pull, weight = cells.linearised(factors)
-    return _Factors.at(pull, weight, cells.row, factors.coefficients, factors.covariance_of)
-
-
-def _first_coefficients(
-    pull: Float[Tensor, "t p"], weight: Float[Tensor, "t p"], rank: int, rng: np.random.Generator
-) -> Float[Tensor, "p k1"]:
-    """By a singular value decomposition: where β is about the same everywhere, γ / √β is a table with unit noise."""
-    typical = weight.mean()
-    table = (pull / (weight + typical).sqrt()).cpu().numpy()
-    _, d, V = randomized_svd(table, rank, random_state=int(rng.integers(2**31)))
-    unit = (weight.mean(0) + typical).sqrt().unsqueeze(-1)
-    B = torch.as_tensor(V.T * d / math.sqrt(len(table)), device=pull.device) / unit
-    return torch.cat([B, torch.zeros_like(B[:, :1])], -1)
-
-
-def _coefficients(
-    pull: Float[Tensor, "t p"],
-    weight: Float[Tensor, "t p"],
-    row: Int[Tensor, " t"],
-    factors: _Factors,
-    has_levels: bool,
-) -> tuple[Float[Tensor, "p k1"], Float[Tensor, "p k1 k1"]]:
-    """Posterior of [b, a] ~ N(0, I) of every output, with q(r) as it is; a = 0 without levels."""
-    m, C = factors.mean, factors.covariance
-    u = torch.cat([m, torch.ones_like(m[:, :1])], -1)
-    # E[u uᵀ] with u = [r, 1]
-    moments = u.unsqueeze(-1) * u.unsqueeze(-2)
-    moments[:, :-1, :-1] += C
-    k = u.shape[1]
-    precision = (weight.T @ moments.flatten(1)[row]).view(-1, k, k)
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    towards = pull.T @ u[row]
-    if not has_levels:
-        precision[:, -1, :-1] = precision[:, :-1, -1] = towards[:, -1] = 0.0
-    covariance = torch.linalg.inv(precision)
-    found = (covariance @ towards.unsqueeze(-1)).squeeze(-1)
-    if not has_levels:
-        covariance[:, -1, -1] = 0.0
-    return found, covariance
+    return Factors.at(pull, weight, cells.row, factors.coefficients, factors.covariance_of)
 
 
 def _choose_rank(cells: _Cells, ranks: list[int], rng: np.random.Generator) -> int | None:
@@ -271,7 +185,7 @@ def _choose_rank(cells: _Cells, ranks: list[int], rng: np.random.Generator) -> i
 
 def _refit(
     cells: _Cells,
-    factors: _Factors,
+    factors: Factors,
     pull: Float[Tensor, "t p"],
     weight: Float[Tensor, "t p"],
     rng: np.random.Generator,
@@ -302,7 +216,7 @@ def _refit(
 
 @torch.no_grad()
 def _left_out(
-    cells: _Cells, factors: _Factors, pull: Float[Tensor, "t p"], weight: Float[Tensor, "t p"], rows: slice
+    cells: _Cells, factors: Factors, pull: Float[Tensor, "t p"], weight: Float[Tensor, "t p"], rows: slice
 ) -> tuple[Float[Tensor, "r p"], Float[Tensor, "r p"]]:
     """Means and variances of f of some rows, each cell left out of its row's effects."""
     (g, open_), β = factors.effects(cells.row[rows]), weight[rows]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import manygp
-from manygp.models.row_effects import _posterior
+from manygp.models.row_effects import _analyse
 from manygp.variational import RowEffects
 
 from ...laws import worlds
@@ -72,20 +72,14 @@ def test_new_outputs_have_effects_that_nobody_knows(rng, alone):
             assert_close(one, other)
 
 
-def test_the_posterior_is_that_of_a_gaussian(rng):
-    """Against conditioning in the joint distribution of one row, with the variances that were found."""
-    n, p, k = 4000, 5, 2
-    B, prior = rng.standard_normal((p, k)), np.array([0.5, 0.2])
-    r = rng.standard_normal((n, k)) * np.sqrt(prior)
-    left = r @ B.T + np.sqrt(0.1) * rng.standard_normal((n, p))
-    seen = rng.random((n, p)) < 0.7
-    mean, covariance, found, noise = _posterior(np.where(seen, left, 0.0), seen, B)
-    np.testing.assert_allclose(found, prior, rtol=0.15)
-    assert noise == pytest.approx(0.1, rel=0.1)
-    b = B[seen[0]]
-    gain = np.diag(found) @ b.T @ np.linalg.inv(b @ np.diag(found) @ b.T + noise * np.eye(len(b)))
-    np.testing.assert_allclose(mean[0], gain @ left[0, seen[0]], rtol=1e-6)
-    np.testing.assert_allclose(covariance[0], np.diag(found) - gain @ b @ np.diag(found), rtol=1e-6, atol=1e-9)
+def test_noise_that_factors_leave_is_found(rng):
+    n, p = 2000, 6
+    B = worlds.normal(rng, p, 2)
+    left = worlds.normal(rng, n, 2) @ B.T + np.sqrt(0.1) * worlds.normal(rng, n, p)
+    left = torch.where(torch.as_tensor(rng.random((n, p)) < 0.3), torch.nan, left)
+    factors, noise = _analyse(left, 2, np.random.default_rng(0))
+    assert noise == pytest.approx(0.1, rel=0.15)
+    np.testing.assert_allclose(factors.loadings @ factors.loadings.T, B @ B.T, rtol=0.1, atol=0.1)
 
 
 def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, tmp_path):

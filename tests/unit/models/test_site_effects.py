@@ -7,7 +7,8 @@ from scipy import sparse
 
 import manygp
 from manygp.data import Grid, Scaling
-from manygp.models.site_effects import _Cells, _coefficients, _Factors, _left_out
+from manygp.models.factor_analysis import Factors
+from manygp.models.site_effects import _Cells, _left_out
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -28,54 +29,6 @@ def fit(X, Y, **settings):
     return manygp.TLVMOGP(progress=False, **settings).fit(X, Y)
 
 
-def random_cells(rng, n=30, p=5, k=2):
-    """Pulls and weights of cells, some of them missing, and factors."""
-    weight = worlds.normal(rng, n, p).square() * torch.as_tensor(rng.random((n, p)) < 0.7)
-    pull = weight * worlds.normal(rng, n, p)
-    row = torch.arange(n)
-    coefficients = worlds.normal(rng, p, k + 1)
-    return pull, weight, row, _Factors.at(pull, weight, row, coefficients, torch.zeros(p, k + 1, k + 1).double())
-
-
-def test_effects_of_a_row_are_those_of_a_gaussian(rng):
-    """Cell i observes a + bᵀr as γ/β with variance 1/β."""
-    pull, weight, _, factors = random_cells(rng)
-    seen = weight[0] > 0.0
-    B, a = factors.loadings[seen], factors.coefficients[seen, -1]
-    z, variance = (pull[0] / weight[0])[seen], 1.0 / weight[0][seen]
-    gain = B.T @ torch.linalg.inv(B @ B.T + variance.diag())
-    assert_close(factors.mean[0], gain @ (z - a))
-    assert_close(factors.covariance[0], torch.eye(2, dtype=torch.float64) - gain @ B)
-    g, open_ = factors.effects(torch.tensor([0]))
-    assert_close(g[0], factors.coefficients[:, -1] + factors.loadings @ factors.mean[0])
-    assert_close(open_[0], (factors.loadings @ factors.covariance[0] @ factors.loadings.T).diagonal())
-
-
-def test_rows_with_the_same_input_have_the_same_effects(rng):
-    """Two rows are as good as one row with the cells of both."""
-    pull, weight, row, factors = random_cells(rng, n=2)
-    both = _Factors.at(pull, weight, torch.zeros_like(row), factors.coefficients, factors.covariance_of)
-    together = torch.cat([factors.coefficients] * 2)
-    flat = pull.reshape(1, -1), weight.reshape(1, -1)
-    one = _Factors.at(*flat, row[:1], together, torch.cat([factors.covariance_of] * 2))
-    assert_close(both.mean, one.mean)
-    assert_close(both.covariance, one.covariance)
-
-
-@pytest.mark.parametrize("has_levels", [True, False])
-def test_coefficients_are_a_weighted_ridge_regression(rng, has_levels):
-    pull, weight, row, factors = random_cells(rng)
-    known = _Factors(factors.mean, torch.zeros_like(factors.covariance), factors.coefficients, factors.covariance_of)
-    found, covariance = _coefficients(pull, weight, row, known, has_levels)
-    u = torch.cat([factors.mean, torch.ones(len(pull), 1).double()], -1)[:, : 3 if has_levels else 2]
-    precision = (u * weight[:, :1]).T @ u + torch.eye(u.shape[1])
-    assert_close(found[0, : u.shape[1]], torch.linalg.solve(precision, u.T @ pull[:, 0]))
-    assert_close(covariance[0, : u.shape[1], : u.shape[1]], torch.linalg.inv(precision))
-    if not has_levels:
-        assert not found[:, -1].any()
-        assert not covariance[:, -1].any()
-
-
 def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
     X, Y, _ = shared_counts(rng, n=30, p=6)
     model = fit(X, Y, epochs=3, row_effects=False)
@@ -83,13 +36,13 @@ def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
     cells = _Cells.of(model.model_, table, scaling, np.arange(30))
     pull, weight = cells.linearised(None)
     coefficients = 0.3 * worlds.normal(rng, 6, 3)
-    factors = _Factors.at(pull, weight, cells.row, coefficients, torch.zeros(6, 3, 3).double())
+    factors = Factors.at(pull, weight, cells.row, coefficients, torch.zeros(6, 3, 3).double())
     mean, variance = _left_out(cells, factors, pull, weight, slice(0, 30))
     for row, column in np.argwhere(~np.isnan(Y))[[0, 7, 20]]:
         without = pull.clone(), weight.clone()
         for part in without:
             part[row, column] = 0.0
-        others = _Factors.at(*without, cells.row, coefficients, factors.covariance_of)
+        others = Factors.at(*without, cells.row, coefficients, factors.covariance_of)
         g, open_ = others.effects(cells.row[row][None])
         assert_close(mean[row, column], cells.mean[row, column] + g[0, column])
         assert_close(variance[row, column], cells.variance[row, column] + open_[0, column])
