@@ -254,7 +254,7 @@ class TLVMOGP(AdaptiveEstimator):
             find = find_row_effects if is_gaussian else find_site_effects
             model.row_effects = find(model, table, scaling, rng)
         if model.row_effects is not None:
-            logger.info("%d effects of single inputs on all outputs", len(model.row_effects.prior))
+            logger.info("%d effects of single inputs on all outputs", model.row_effects.mean.shape[1])
         return history
 
     def _corrects_likelihood(self, table: Table) -> bool:

@@ -68,8 +68,8 @@ def find_row_effects(
     model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
     effects, units = RowEffects(len(x), table.num_outputs, table.num_features, rank).to(y.device), y.new_tensor(unit)
     parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
-    parts |= {"loadings": factors.loadings * units.unsqueeze(-1), "prior": torch.ones(rank)}
-    for name, values in (parts | {"unknown": factors.own_variance() * units.square()}).items():
+    parts |= {"loadings": factors.loadings * units.unsqueeze(-1), "unknown": factors.own_variance() * units.square()}
+    for name, values in parts.items():
         getattr(effects, name).copy_(values)
     return effects
 

@@ -59,7 +59,7 @@ def find_site_effects(
     factors = _analyse(cells, rank, rng, refit=True)
     effects = RowEffects(len(x), table.num_outputs, table.num_features, rank)
     parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
-    parts |= {"loadings": factors.loadings, "prior": torch.ones(rank), "unknown": factors.own_variance()}
+    parts |= {"loadings": factors.loadings, "unknown": factors.own_variance()}
     for name, values in parts.items():
         getattr(effects, name).copy_(values)
     if model.level is not None:

@@ -9,7 +9,7 @@ __all__ = ["RowEffects"]
 
 
 class RowEffects(nn.Module):
-    """g_np = b_pᵀ r_n with q(r_n) = N(m_n, C_n) at the inputs of a table, and r ~ N(0, diag s) at any other.
+    """g_np = b_pᵀ r_n with q(r_n) = N(m_n, C_n) at the inputs of a table, and r ~ N(0, I) at any other.
 
     Parameters
     ----------
@@ -24,8 +24,6 @@ class RowEffects(nn.Module):
         Of q(r), shapes (n, k) and (n, k, k).
     loadings
         b, shape (p, k).
-    prior
-        s, shape (k,).
     unknown
         Variances of effects on outputs whose loadings nobody knows, shape (p,).
     """
@@ -34,14 +32,13 @@ class RowEffects(nn.Module):
     mean: Tensor
     covariance: Tensor
     loadings: Tensor
-    prior: Tensor
     unknown: Tensor
 
     def __init__(self, num_rows: int, num_outputs: int, num_features: int, num_effects: int):
         super().__init__()
         n, p, k = num_rows, num_outputs, num_effects
         shapes = {"inputs": (n, num_features), "mean": (n, k), "covariance": (n, k, k), "loadings": (p, k)}
-        for name, shape in {**shapes, "prior": (k,), "unknown": (p,)}.items():
+        for name, shape in {**shapes, "unknown": (p,)}.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -53,17 +50,18 @@ class RowEffects(nn.Module):
         is_known, row = row >= 0, row.clamp(min=0)
         mean = (b * self.mean[row]).sum(-1)
         variance = torch.einsum("bi,bij,bj->b", b, self.covariance[row], b)
-        prior = (b.square() * self.prior).sum(-1)
+        prior = b.square().sum(-1)
         return torch.where(is_known, mean, 0.0), torch.where(is_known, variance, prior) + self.unknown[outputs]
 
     def with_new_outputs(self, count: int, alone: bool = False) -> "RowEffects":
         """The same effects for new outputs behind the old ones, or instead of them; their loadings are not known."""
         old = (0 if alone else 1) * len(self.loadings)
-        new = RowEffects(len(self.inputs), old + count, self.inputs.shape[1], len(self.prior)).to(self.prior.device)
-        for name in ("inputs", "mean", "covariance", "prior"):
+        n, k = self.mean.shape
+        new = RowEffects(n, old + count, self.inputs.shape[1], k).to(self.mean.device)
+        for name in ("inputs", "mean", "covariance"):
             getattr(new, name).copy_(getattr(self, name))
         new.loadings[:old], new.unknown[:old] = self.loadings[:old], self.unknown[:old]
-        new.unknown[old:] = ((self.loadings.square() * self.prior).sum(-1) + self.unknown).mean()
+        new.unknown[old:] = (self.loadings.square().sum(-1) + self.unknown).mean()
         return new
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:

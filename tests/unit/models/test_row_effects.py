@@ -35,7 +35,6 @@ def random_effects(rng, n=5, p=4, d=2, k=3):
     effects.mean.copy_(worlds.normal(rng, n, k))
     effects.covariance.copy_(torch.stack([worlds.positive_definite(rng, k) for _ in range(n)]))
     effects.loadings.copy_(worlds.normal(rng, p, k))
-    effects.prior.copy_(worlds.normal(rng, k).square())
     return effects
 
 
@@ -49,7 +48,7 @@ def test_effects_of_known_and_of_other_inputs(rng):
         assert_close(mean[i], b @ effects.mean[row])
         assert_close(variance[i], b @ effects.covariance[row] @ b)
     assert float(mean[3]) == 0.0
-    assert_close(variance[3], (effects.loadings[3].square() * effects.prior).sum())
+    assert_close(variance[3], effects.loadings[3].square().sum())
 
 
 def test_inputs_are_found_whatever_the_sign_of_a_zero(rng):
@@ -66,7 +65,7 @@ def test_new_outputs_have_effects_that_nobody_knows(rng, alone):
     x = effects.inputs[:2]
     mean, variance = new(x, torch.tensor([0, 1]) + (0 if alone else 4))
     assert_close(mean, torch.zeros(2, dtype=torch.float64))
-    assert_close(variance, ((effects.loadings.square() * effects.prior).sum(-1).mean()).expand(2))
+    assert_close(variance, effects.loadings.square().sum(-1).mean().expand(2))
     if not alone:
         for one, other in zip(new(x, torch.tensor([0, 3])), effects(x, torch.tensor([0, 3])), strict=True):
             assert_close(one, other)
