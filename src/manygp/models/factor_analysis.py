@@ -1,9 +1,10 @@
 """Factor analysis of a table whose cells are known each with a precision of its own, or not at all.
 
-    z_np = a_p + b_pᵀ r_n + ε_np,   r_n ~ N(0, I),   ε_np ~ N(0, 1/β_np),   [b_p, a_p] ~ N(0, I)
+    z_np = a_p + b_pᵀ r_n + ε_np,   r_n ~ N(0, I),   ε_np ~ N(0, 1/β_np),   [b_p, a_p] ~ N(0, diag τ)
 
-by variational expectation maximisation: q(r) of every row and q([b, a]) of every output take turns. Cells enter through
-their precisions β, zero where nothing is known, and γ = β z.
+by variational expectation maximisation: q(r) of every row, q([b, a]) of every output and τ take turns, so that an
+output of which little is known has coefficients like any other. Cells enter through their precisions β, zero where
+nothing is known, and γ = β z.
 """
 
 import math
@@ -18,6 +19,9 @@ from torch import Tensor
 from manygp.linalg import safe_cholesky
 
 __all__ = ["Factors"]
+
+# Least variance of coefficients over outputs: below it they could not grow.
+_LEAST_SPREAD = 1e-2
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ class Factors:
         u, moments = self._moments()
         k = u.shape[1]
         precision = (weight.T @ moments.flatten(1)[row]).view(-1, k, k)
-        precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        # τ: how coefficients vary over outputs
+        spread = (self.coefficients.square() + self.covariance_of.diagonal(dim1=-2, dim2=-1)).mean(0)
+        precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / spread.clamp(min=_LEAST_SPREAD))
         towards = pull.T @ u[row]
         if not has_levels:
             precision[:, -1, :-1] = precision[:, :-1, -1] = towards[:, -1] = 0.0

@@ -30,13 +30,12 @@ __all__ = ["distinct_rows", "find_row_effects", "has_row_effects", "possible_ran
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS = 3, 20, 5_000_000
 # Cells that an output has on average for each of its loadings.
 _CELLS_PER_LOADING = 10
-# Standard errors by which that has to be beyond chance.
-_SURE = 3.0
 # Share of inputs that may occur more than once.
 _MOST_REPEATED = 0.1
 _RANKS = (1, 2, 3, 4, 6, 8)
-# Ranks are compared on so many cells at most, by a share of these that is held out: the least gain in nats for each.
-_RANK_CELLS, _HELD_SHARE, _LEAST_GAIN = 1_000_000, 0.1, 0.01
+# Ranks are compared on so many cells at most, by a share of these that is held out: the least gain in nats for each,
+# and by how many standard errors it has to be beyond chance.
+_RANK_CELLS, _HELD_SHARE, _LEAST_GAIN, _SURE = 1_000_000, 0.1, 0.01, 3.0
 _CHUNK_CELLS = 50_000
 # Steps of expectation maximisation; the noise that they begin with, and the least that they may leave.
 _STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4
@@ -75,7 +74,7 @@ def find_row_effects(
 
 
 def possible_ranks(table: Table) -> list[int]:
-    """Numbers of effects, beside one that all outputs have alike, that outputs have cells enough to tell apart."""
+    """Numbers of effects that outputs have cells enough to tell apart, and to tell from f."""
     most = _cells_per_output(table) / _CELLS_PER_LOADING - 1.0
     return [rank for rank in _RANKS if rank < table.num_outputs - 1 and rank <= most]
 

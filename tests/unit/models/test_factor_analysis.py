@@ -50,7 +50,8 @@ def test_coefficients_are_a_weighted_ridge_regression(rng, has_levels):
     known = Factors(factors.mean, torch.zeros_like(factors.covariance), factors.coefficients, factors.covariance_of)
     found, covariance = known.regressed(pull, weight, row, has_levels)
     u = torch.cat([factors.mean, torch.ones(len(pull), 1).double()], -1)[:, : 3 if has_levels else 2]
-    precision = (u * weight[:, :1]).T @ u + torch.eye(u.shape[1])
+    spread = known.coefficients.square().mean(0)[: u.shape[1]].clamp(min=0.01)
+    precision = (u * weight[:, :1]).T @ u + (1.0 / spread).diag()
     assert_close(found[0, : u.shape[1]], torch.linalg.solve(precision, u.T @ pull[:, 0]))
     assert_close(covariance[0, : u.shape[1], : u.shape[1]], torch.linalg.inv(precision))
     if not has_levels:
@@ -68,6 +69,18 @@ def test_variances_are_those_of_products_of_gaussians(rng):
     draws = (c[:, :2] * r).sum(-1) + c[:, 2]
     assert float(draws.var()) == pytest.approx(float(factors.variances(row[:1])[0, 0]), rel=0.03)
     assert float(draws.mean()) == pytest.approx(float(factors.effects(row[:1])[0][0, 0]), abs=0.03)
+
+
+def test_an_output_of_which_nothing_is_known_is_like_any_other(rng):
+    B, r = 0.2 * worlds.normal(rng, 40, 2), worlds.normal(rng, 300, 2)
+    seen = torch.ones(300, 40).double()
+    seen[:, 0] = 0.0
+    pull, weight, row = seen * (r @ B.T + 0.1 * worlds.normal(rng, 300, 40)) / 0.01, seen / 0.01, torch.arange(300)
+    factors = Factors.first(pull, weight, row, 2, np.random.default_rng(0))
+    for _ in range(20):
+        factors = factors.improved(pull, weight, row, has_levels=False)
+    assert not factors.effects(row)[0][:, 0].any()
+    assert float(factors.own_variance()[0]) == pytest.approx(float(B[1:].square().sum(-1).mean()), rel=0.3)
 
 
 def test_known_factors_are_found(rng):
