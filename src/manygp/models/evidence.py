@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
+from manygp.errors import NumericalError
 from manygp.linalg import safe_cholesky
 
 __all__ = ["Lengthscales", "evidence_lengthscales"]
@@ -78,8 +79,12 @@ def evidence_lengthscales(
         loss.backward()
         return float(loss.detach())
 
-    optimizer.step(closure)
-    final = raw.detach() if torch.isfinite(raw).all() else start
+    try:
+        optimizer.step(closure)
+        final = raw.detach() if torch.isfinite(raw).all() else start
+    except NumericalError:
+        # A step of the line search went where covariances overflow.
+        final = start
     lengthscale = final[:d].exp().numpy()
     lengthscale *= max(1.0, _SHORTEST * _spacing(scaling.scale_x(table.X) / lengthscale))
     return Lengthscales(lengthscale, float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))

@@ -69,6 +69,18 @@ def test_the_noise_does_not_exceed_what_is_known(rng):
     assert evidence_lengthscales(table, worlds.raw(table), rng, max_noise=0.01).noise <= 0.01
 
 
+def test_what_may_as_well_be_noise_is_noise_within_a_tolerance(rng):
+    white = Grid(rng.uniform(0.0, 1.0, (80, 1)), rng.standard_normal((80, 6)))
+    found = evidence_lengthscales(white, Scaling.fit(white), np.random.default_rng(0), tolerance=0.01)
+    short = evidence_lengthscales(white, Scaling.fit(white), np.random.default_rng(0))
+    assert found.noise > max(0.8, short.noise)
+    assert found.lengthscale[0] > 2.0 * short.lengthscale[0]
+    smooth = draws(rng, lengthscale=(0.3,))
+    plain = evidence_lengthscales(smooth, worlds.raw(smooth), np.random.default_rng(0))
+    close = evidence_lengthscales(smooth, worlds.raw(smooth), np.random.default_rng(0), tolerance=0.01)
+    assert close.lengthscale[0] == pytest.approx(plain.lengthscale[0], rel=0.2)
+
+
 @pytest.mark.parametrize(
     "Y",
     [np.zeros((5, 3)), np.ones((5, 1)), np.array([[1.0]]), np.array([[1.0, np.nan], [np.nan, 2.0]])],
