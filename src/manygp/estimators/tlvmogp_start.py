@@ -82,12 +82,7 @@ def begin_at_data(
         # Places have told what is noise better than cells could.
         found = find_lengthscales(values, scaling, factors, 0.0, rng, least_noise=_PLACED_NOISE)
     else:
-        has_effects = (
-            level is None
-            and factors is not None
-            and settings._looks_for_effects(table)
-            and has_row_effects(table, scaling, factors.rank)
-        )
+        has_effects = level is None and _has_effects(settings, table, scaling, factors)
         found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng, has_effects=has_effects)
     num_inducing: Any = settings.num_inducing
     if num_inducing == "auto":
@@ -126,6 +121,11 @@ def choose_spectral_bound(settings: "TLVMOGP", table: Table, latent_dim: int) ->
     weights = settings.num_blocks * dim * (dim + 1)
     can_bend = table.num_features >= _MANY_FEATURES and table.num_inputs >= _INPUTS_PER_WEIGHT * weights
     return _FLEXIBLE if can_bend and settings.preset != "paper" else _STIFF
+
+
+def _has_effects(settings: "TLVMOGP", table: Table, scaling: Scaling, factors: Factorisation | None) -> bool:
+    """Whether effects of single inputs may explain, once training is over, all that factors do."""
+    return factors is not None and settings._looks_for_effects(table) and has_row_effects(table, scaling, factors.rank)
 
 
 def _find_slopes(settings: "TLVMOGP", table: Table) -> FloatArray | None:
