@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from manygp.kernels import cross_gram
+from manygp.linalg import triangular_inverse
 from manygp.variational import GaussianEvidence, SiteEvidence, evidence
 
 from ..tolerances import SAME_FORMULA, assert_close
@@ -137,3 +138,20 @@ def test_digits_are_paid_for_where_they_are_lost(rng, monkeypatch, lengthscale, 
     noise = torch.tensor(1e-3, dtype=torch.float64)
     GaussianEvidence.from_batch(kernel, e, Z.unsqueeze(-1), y, noise, 1e-9)
     assert asked == [is_stiff]
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("lengthscale", [0.5, 3.0, 20.0])
+def test_single_precision_does_not_pass_for_information(rng, lengthscale, noise):
+    """Rounding errors of covariances, multiplied by |L⁻¹| and held against little noise, would look like data."""
+    kernel = worlds.random_kernel("rbf", 1, rng)
+    kernel.base_kernel.lengthscale = lengthscale
+    e, Z, y = worlds.normal(rng, 400, 1).float(), torch.linspace(-3.0, 3.0, 9).double(), worlds.normal(rng, 400)
+    Λ, wanted = (
+        GaussianEvidence.from_batch(
+            kernel, e.to(dtype), Z.unsqueeze(-1), y.to(dtype), torch.tensor(noise).double(), 1e-9
+        ).natural_target(worlds.random_model(rng).gp.posterior, 1.0)[1]
+        for dtype in (torch.float32, torch.float64)
+    )
+    root = triangular_inverse(torch.linalg.cholesky(wanted))
+    assert torch.linalg.eigvalsh(root @ (Λ - wanted) @ root.T).abs().max() < 0.05

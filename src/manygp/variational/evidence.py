@@ -23,7 +23,7 @@ __all__ = ["Evidence", "GaussianEvidence", "leftover", "projection_matrices"]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
-# Largest rounding error of the precision that is left as it is.
+# Largest error of the precision that rounding may cause.
 _MAX_ROUNDING = 1e-2
 
 
@@ -89,15 +89,20 @@ class GaussianEvidence(Evidence):
         diagonal, log_weight = kernel_diagonal(kernel, e), None
         own = diagonal.to(Z.dtype)
         if deviation is not None:
-            log_weight = -0.5 * deviation.to(e.dtype)
-            weight = log_weight.exp()
+            log_weight = -0.5 * deviation
+            weight = log_weight.exp().to(e.dtype)
             y, diagonal = y * weight, diagonal * weight.square()
         Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), diagonal.sum().to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
             # An error of ε Σ kᵢᵢ kₘₘ in KᵀK is multiplied by |L⁻¹|² in AAᵀ, and weighs 1/σ² in the precision.
-            error = torch.finfo(Z.dtype).eps * diagonal_sum * Kuu.diagonal().max() * Linv.square().sum() / noise
-        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y, Linv, bool(error > _MAX_ROUNDING), log_weight)
+            error = float(diagonal_sum * Kuu.diagonal().max() * Linv.square().sum() / noise)
+        ε, is_stiff = torch.finfo(e.dtype).eps, torch.finfo(Z.dtype).eps * error > _MAX_ROUNDING
+        if e.dtype != Z.dtype and ε * error**0.5 > _MAX_ROUNDING:
+            # Errors of ε in K are multiplied by |L⁻¹| in A, so here they would pass for information.
+            e = e.to(Z.dtype)
+        log_weight = None if log_weight is None else log_weight.to(e.dtype)
+        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y.to(e.dtype), Linv, is_stiff, log_weight)
         yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
         correction: Tensor | float = 0.0
         if tight:
@@ -117,7 +122,9 @@ class GaussianEvidence(Evidence):
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
         # Λ̂ = I + w AAᵀ / σ²,  θ̂ = w Ay / σ²
         w = weight / self.noise
-        return w * self.Ay, (w * self.AA).diagonal_scatter(w * self.AA.diagonal() + 1.0)
+        precision = w * self.AA
+        precision.diagonal().add_(1.0)
+        return w * self.Ay, precision
 
 
 def projection_matrices(
@@ -170,7 +177,7 @@ class _Misfit(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         R, m, Linv, AA, Ay = ctx.saved_tensors
         # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
-        lower = torch.addr(lower_product(R, AA), m, Ay, beta=-1.0).tril_()
+        lower = lower_product(R, AA).addr_(m, Ay, beta=-1.0).tril_()
         lower.diagonal().mul_(0.5)
         grad_Kuu = unwhitened(Linv, lower + lower.T)
         grad_m = grad_S = None
