@@ -198,6 +198,7 @@ class SeparableEstimator(LatentVariableEstimator):
             self.latent_prior_variance,
             sparse=not paper,
             relative=not paper,
+            shared_draws=paper,
         )
         curvature = FactoredCurvature(j, k) if Q == 1 else DenseCurvature(j, k)
         likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])

@@ -353,6 +353,7 @@ class TLVMOGP(AdaptiveEstimator):
             self.latent_prior_variance,
             sparse=not paper,
             relative=not paper,
+            shared_draws=paper,
         )
         share, has_levels = float(sizes.get("linear_share", 0.0)), not (paper or likelihood.is_affine)
         model = TransformedLatentModel(

@@ -69,10 +69,9 @@ class TrainedEstimator(Estimator):
     freeze_likelihood: float | str
     max_grad_norm: float | None
 
-    # The published procedure: epochs, Adam's step size, and the share of iterates that are averaged at the end.
-    _paper_epochs, _paper_learning_rate, _paper_averaged_share = 1000, 0.01, 0.05
-    # And the share of its epochs for which the likelihood stays at its start.
-    _paper_frozen_share = 0.0
+    # The published procedure: epochs, Adam's step size, and the share of epochs for which the likelihood stays at its
+    # start.
+    _paper_epochs, _paper_learning_rate, _paper_frozen_share = 1000, 0.01, 0.0
 
     @abstractmethod
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:
@@ -183,5 +182,4 @@ class TrainedEstimator(Estimator):
             sparse_rows=fast,
             frozen_epochs=frozen,
             max_grad_norm=self.max_grad_norm,
-            averaged_share=0.0 if fast else self._paper_averaged_share,
         )

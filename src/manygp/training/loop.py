@@ -57,9 +57,6 @@ class TrainingSettings:
         Number of epochs for which the likelihood's parameters stay where they are.
     max_grad_norm
         Largest norm of the gradient; None does not clip.
-    averaged_share
-        Share of the run, at its end, over which the parameters are averaged for the result. At a constant learning
-        rate the last iterate is as noisy as any other; a decaying one needs no average.
     """
 
     natural: bool = True
@@ -67,7 +64,6 @@ class TrainingSettings:
     sparse_rows: bool = True
     frozen_epochs: float = 0.0
     max_grad_norm: float | None = None
-    averaged_share: float = 0.0
 
 
 def train(
@@ -94,7 +90,6 @@ def train(
     rng = np.random.default_rng(seed)
     generator = torch.Generator(device=device).manual_seed(seed)
     optimizers = _optimizers(model, settings)
-    average = _Average(model.parameters())
     history, step = History(), 0
     # What somebody has fixed for good stays so.
     learned = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
@@ -113,8 +108,6 @@ def train(
                     cells = CellBatch.from_arrays(batch, dtype, device)
                     sums += _step(model, cells, generator, optimizers, rates, settings, plan.table.num_observed)
                     step += 1
-                    if step > (1.0 - settings.averaged_share) * schedule.end * len(plan):
-                        average.update()
                 record = _record(len(history) + 1, sums / len(plan), rates, time.perf_counter() - started)
                 history.records.append(record)
                 schedule.record(record.bound / plan.table.num_observed)
@@ -122,7 +115,6 @@ def train(
             history.stop_reason = schedule.stop_reason
         except KeyboardInterrupt:
             history.stop_reason = "interrupted"
-    average.apply()
     for parameter in learned:
         parameter.requires_grad_(True)
     model.train(False)
@@ -146,29 +138,6 @@ def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.de
             else:
                 bound += model.elbo(cells, generator).bound
     return float(bound) / len(plan) / plan.table.num_observed
-
-
-class _Average:
-    """A running average of parameters; nothing is held before the first update."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]):
-        self.parameters, self.means, self.count = list(parameters), list[Tensor](), 0
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Take in the parameters as they are now."""
-        if not self.means:
-            self.means = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.count += 1
-        for mean, parameter in zip(self.means, self.parameters, strict=True):
-            mean.lerp_(parameter, 1.0 / self.count)
-
-    @torch.no_grad()
-    def apply(self) -> None:
-        """Put the averages in the place of the parameters, if there are any."""
-        if self.means:
-            for mean, parameter in zip(self.means, self.parameters, strict=True):
-                parameter.copy_(mean)
 
 
 def _step(

@@ -38,6 +38,8 @@ class Latents(nn.Module):
     relative
         Whether L_p = diag(exp r) (I + N), N strictly lower triangular, so that a step of the optimiser is a relative
         change; otherwise the entries of L_p are free.
+    shared_draws
+        Whether all cells of an output in a batch share one draw of its latent vector, as published.
     """
 
     prior_mean: Tensor | None
@@ -56,12 +58,13 @@ class Latents(nn.Module):
         prior_variance: float = 1.0,
         sparse: bool = False,
         relative: bool = False,
+        shared_draws: bool = False,
     ):
         super().__init__()
         if posterior not in LATENT_POSTERIORS:
             raise SettingError(f"latent_posterior={posterior!r} is unknown: use one of {', '.join(LATENT_POSTERIORS)}.")
         self.dim, self.posterior, self.prior_variance = dim, posterior, prior_variance
-        self.sparse, self.relative = sparse, relative
+        self.sparse, self.relative, self.shared_draws = sparse, relative, shared_draws
         # Degrees of freedom of draws for prediction: below infinity h_p is Student t, with scale L_p L_pᵀ.
         self.freedom = math.inf
         self.register_buffer("prior_mean", None if prior_mean is None else prior_mean.double())
@@ -180,16 +183,21 @@ class Latents(nn.Module):
     ) -> Float[Tensor, "b h"]:
         """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
 
-        Cells of one output have draws of their own: the bound only needs the marginals, and the noise of its gradient
-        averages out over the cells. They come in pairs ±ε, whose first-order noise cancels.
+        Cells of one output have draws of their own, unless `shared_draws` is set: the bound only needs the marginals,
+        and the noise of its gradient averages out over the cells. They come in pairs ±ε, whose first-order noise
+        cancels.
         """
         # index_select, because the backward of plain indexing is many times slower.
         m = self.means(outputs).index_select(0, column)
         if self.posterior == "point":
             return m
-        half = torch.randn((len(m) + 1) // 2, self.dim, dtype=m.dtype, device=m.device, generator=generator)
-        pairs = torch.stack([half, -half], 1).flatten(0, 1)[: len(m)]
-        noise = torch.empty_like(pairs).index_copy_(0, column.argsort(stable=True), pairs)
+        count = len(outputs) if self.shared_draws else (len(m) + 1) // 2
+        draws = torch.randn(count, self.dim, dtype=m.dtype, device=m.device, generator=generator)
+        if self.shared_draws:
+            noise = draws.index_select(0, column)
+        else:
+            pairs = torch.stack([draws, -draws], 1).flatten(0, 1)[: len(m)]
+            noise = torch.empty_like(pairs).index_copy_(0, column.argsort(stable=True), pairs)
         L = self.factor(outputs).flatten(1).index_select(0, column).view(-1, self.dim, self.dim)
         return m + (L * noise.unsqueeze(-2)).sum(-1)
 

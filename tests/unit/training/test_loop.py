@@ -220,14 +220,6 @@ def test_gradients_are_clipped_together(rng, sparse, max_norm):
         torch.testing.assert_close(parameter.grad.to_dense(), factor * gradient, rtol=1e-5, atol=0)
 
 
-def test_the_end_of_a_run_can_be_averaged(rng):
-    settings = TrainingSettings(natural=False, schedule=False, sparse_rows=False, averaged_share=0.5)
-    table, model = world(rng, settings)
-    seen = []
-    fit(table, model, settings, 6, Watcher(lambda epoch: seen.append(model.gp.Z.detach().clone())))
-    assert_close(model.gp.Z, torch.stack(seen[3:]).mean(0))
-
-
 def test_seeds_reproduce():
     runs = []
     for _ in range(2):

@@ -83,6 +83,21 @@ def test_cells_of_one_output_have_draws_of_their_own(rng):
     assert not torch.equal(draws[0], draws[1])
 
 
+def test_cells_of_one_output_share_a_draw_where_they_are_told_to(rng):
+    latents = random_latents(rng, "full")
+    latents.shared_draws = True
+    column = torch.tensor([0, 1, 0, 2, 1])
+    draws = latents.rsample(OUTPUTS, column, worlds.generator())
+    assert torch.equal(draws[0], draws[2])
+    assert torch.equal(draws[1], draws[4])
+    assert not torch.equal(draws[0] - latents.mean[OUTPUTS[0]], draws[1] - latents.mean[OUTPUTS[1]])
+    generator, L = worlds.generator(), latents.factor(OUTPUTS).detach()
+    with torch.no_grad():
+        many = torch.stack([latents.rsample(OUTPUTS, torch.arange(3), generator) for _ in range(2_000)])
+    centered = many - latents.mean[OUTPUTS].detach()
+    assert_monte_carlo(centered.unsqueeze(-1) * centered.unsqueeze(-2), L @ L.mT)
+
+
 def test_a_point_is_always_itself(rng):
     latents = random_latents(rng, "point")
     assert torch.equal(latents.rsample(OUTPUTS, torch.tensor([2, 2]), worlds.generator()), latents.mean[[3, 3]])
