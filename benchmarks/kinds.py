@@ -19,7 +19,7 @@ import numpy as np
 
 import manygp
 
-_TEST_CELLS, _MOST_DRAWS, _MOST_TEST_CELLS = 300, 8, 20_000
+_TEST_CELLS, _MOST_DRAWS, _MOST_TEST_CELLS = 300, 20, 20_000
 
 
 @dataclass(frozen=True)
