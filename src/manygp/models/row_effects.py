@@ -57,8 +57,11 @@ def find_row_effects(
     assert isinstance(table, Grid)
     x, row = rows
     left, unit = _left(model, table, scaling, len(x), row)
+    size = np.sqrt(np.nanmean(np.square(left)))
+    if size == 0.0:
+        return None
     # Residuals of cells that a model was fitted to are smaller than those of others.
-    left /= np.sqrt(np.nanmean(np.square(left)))
+    left /= size
     y = torch.as_tensor(left, device=model.units.device)
     rank = _choose_rank(y, ranks, rng)
     if rank is None:

@@ -150,3 +150,10 @@ def test_adapted_outputs_are_as_unsure_as_others_without_the_effects(rng):
     new = adapted.predict_dist(X + 1e-3, outputs=[8]).variance.mean()
     assert 0.5 < new / old < 2.0
     assert np.isfinite(model.predict_new_outputs(X, latent_mean=np.zeros((2, 2))).variance).all()
+
+
+def test_a_table_without_any_variation_has_no_effects():
+    X = np.arange(40.0)[:, None]
+    model = fit(X, np.full((40, 8), 3.0), epochs=2)
+    assert model.model_.row_effects is None
+    assert_close(model.predict(X), np.full((40, 8), 3.0))
