@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from manygp.kernels import cross_gram
+from manygp.likelihoods import make_likelihood
 from manygp.linalg import triangular_inverse
-from manygp.variational import GaussianEvidence, SiteEvidence, evidence
+from manygp.variational import GaussianEvidence, NaturalPosterior, SiteEvidence, evidence
 
 from ..tolerances import SAME_FORMULA, assert_close
 from . import worlds
@@ -153,5 +154,27 @@ def test_single_precision_does_not_pass_for_information(rng, lengthscale, noise)
         ).natural_target(worlds.random_model(rng).gp.posterior, 1.0)[1]
         for dtype in (torch.float32, torch.float64)
     )
+    assert_same_information(Λ, wanted)
+
+
+@pytest.mark.parametrize("count", [1.0, 1e5])
+@pytest.mark.parametrize("lengthscale", [0.5, 2.0, 3.0])
+def test_single_precision_does_not_pass_for_large_counts(rng, lengthscale, count):
+    kernel = worlds.random_kernel("rbf", 1, rng)
+    kernel.base_kernel.lengthscale = lengthscale
+    e, Z = worlds.normal(rng, 400, 1).float(), torch.linspace(-3.0, 3.0, 9).double()
+    y, outputs = torch.full((400,), count), torch.zeros(400, dtype=torch.int64)
+    level = torch.full((400,), math.log(count)).double()
+    Λ, wanted = (
+        SiteEvidence.from_batch(
+            *(kernel, e.to(dtype), Z.unsqueeze(-1), y, outputs, make_likelihood("poisson", 1), 1e-6), level=level
+        ).natural_target(NaturalPosterior(9), 1.0)[1]
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert_same_information(Λ, wanted)
+
+
+def assert_same_information(Λ, wanted):
+    """Precisions agree relative to the one that is wanted, in every direction."""
     root = triangular_inverse(torch.linalg.cholesky(wanted))
     assert torch.linalg.eigvalsh(root @ (Λ - wanted) @ root.T).abs().max() < 0.05

@@ -19,7 +19,7 @@ from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
 from manygp.linalg import lower_product, projected, safe_cholesky, symmetrize, triangular_inverse, unwhitened
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "leftover", "projection_matrices"]
+__all__ = ["Evidence", "GaussianEvidence", "blur", "leftover", "precise_enough", "projection_matrices"]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
@@ -95,12 +95,8 @@ class GaussianEvidence(Evidence):
         Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), diagonal.sum().to(Z.dtype)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            # An error of ε Σ kᵢᵢ kₘₘ in KᵀK is multiplied by |L⁻¹|² in AAᵀ, and weighs 1/σ² in the precision.
-            error = float(diagonal_sum * Kuu.diagonal().max() * Linv.square().sum() / noise)
-        ε, is_stiff = torch.finfo(e.dtype).eps, torch.finfo(Z.dtype).eps * error > _MAX_ROUNDING
-        if e.dtype != Z.dtype and ε * error**0.5 > _MAX_ROUNDING:
-            # Errors of ε in K are multiplied by |L⁻¹| in A, so here they would pass for information.
-            e = e.to(Z.dtype)
+            error = blur(Kuu, Linv, diagonal_sum / noise)
+        is_stiff, e = torch.finfo(Z.dtype).eps * error > _MAX_ROUNDING, precise_enough(e, Z.dtype, error)
         log_weight = None if log_weight is None else log_weight.to(e.dtype)
         AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y.to(e.dtype), Linv, is_stiff, log_weight)
         yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
@@ -125,6 +121,22 @@ class GaussianEvidence(Evidence):
         precision = w * self.AA
         precision.diagonal().add_(1.0)
         return w * self.Ay, precision
+
+
+def blur(Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"], information: Float[Tensor, ""]) -> float:
+    """What relative errors of one in KᵀK come to in the precision of q(v), where Σᵢ βᵢ kᵢᵢ is the information of cells.
+
+    An error of Σᵢ βᵢ kᵢᵢ kₘₘ in Kᵀ diag(β) K is multiplied by |L⁻¹|².
+    """
+    return float(information * Kuu.diagonal().max() * Linv.square().sum())
+
+
+def precise_enough(e: Float[Tensor, "b e"], dtype: torch.dtype, error: float) -> Float[Tensor, "b e"]:
+    """Embeddings as they are, or in a wider dtype where rounding errors of covariances would pass for information.
+
+    Errors of ε in K are multiplied by |L⁻¹| in A, and weigh as much as the root of what those in KᵀK do.
+    """
+    return e if torch.finfo(e.dtype).eps * error**0.5 <= _MAX_ROUNDING else e.to(dtype)
 
 
 def projection_matrices(

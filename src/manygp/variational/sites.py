@@ -6,7 +6,7 @@ Kᵀ diag(·) K, for the natural step and the gradient of Kuu. All of it belongs
 data term at the q(v) that it started from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
@@ -24,15 +24,17 @@ from manygp.linalg import (
     whitened,
     with_gradients,
 )
-from manygp.variational.evidence import MIN_VARIANCE, Evidence, projection_matrices
+from manygp.variational.evidence import MIN_VARIANCE, Evidence, blur, precise_enough, projection_matrices
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
-from manygp.variational.trust import MAX_MOVE, precisions, trusted_sites
+from manygp.variational.trust import MAX_MOVE, MAX_VARIANCE, precisions, trusted_sites
 
 __all__ = ["SiteEvidence"]
 
 _MAX_HALVINGS = 20
 # Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
 _WATCHED_CELLS = 256
+# Cells that tell how much all of them say.
+_ASKED_CELLS = 256
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,11 @@ class SiteEvidence(Evidence):
             Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
         K = CovarianceRows(kernel, e, Z.to(e.dtype))
         diagonal = diagonal if shrinkage is None else shrinkage * diagonal
-        return cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
+        evidence = cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
+        if e.dtype == Z.dtype or not len(y):
+            return evidence
+        e = precise_enough(e, Z.dtype, blur(Kuu.detach(), Linv, evidence._prior_information()))
+        return replace(evidence, K=CovarianceRows(kernel, e, Z.to(e.dtype)))
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         return self._sites(q).total
@@ -137,6 +143,14 @@ class SiteEvidence(Evidence):
         raised = mean if self.level is None else mean + self.level.detach()[rows]
         exposure = None if self.exposure is None else self.exposure[rows]
         return self.likelihood.sites(raised, variance, self.y[rows], self.outputs[rows], exposure)
+
+    @torch.no_grad()
+    def _prior_information(self) -> Float[Tensor, ""]:
+        """Σᵢ βᵢ kᵢᵢ under the prior of f, from some of the cells."""
+        some = slice(None, None, max(1, len(self.y) // _ASKED_CELLS))
+        diagonal = self.diagonal[some]
+        curvature = self._cells(some, torch.zeros_like(diagonal), diagonal.clamp(max=MAX_VARIANCE))[2]
+        return len(self.y) * (precisions(curvature) * diagonal).mean()
 
     @torch.no_grad()
     def _target(self, sites: _Sites, weight: float) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["MAX_MOVE", "precisions", "trusted_sites"]
+__all__ = ["MAX_MOVE", "MAX_VARIANCE", "precisions", "trusted_sites"]
 
 # A step moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
 MAX_MOVE = 3.0
 # It sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all that is.
-_MAX_VARIANCE = 9.0
+MAX_VARIANCE = 9.0
 # A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
 # forget.
 _MAX_INFORMATION = 30.0
@@ -48,9 +48,9 @@ def trusted_sites(
     if not len(y):
         return None
     most = torch.inf
-    is_wide = bool(variance.max() > _MAX_VARIANCE)
+    is_wide = bool(variance.max() > MAX_VARIANCE)
     if is_wide:
-        slope, curvature = derivatives(variance.clamp(max=_MAX_VARIANCE))
+        slope, curvature = derivatives(variance.clamp(max=MAX_VARIANCE))
     β = precisions(curvature)
     if is_discrete:
         most = float(_MAX_INFORMATION * (1.0 + y.max()))
