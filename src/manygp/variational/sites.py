@@ -16,7 +16,8 @@ from torch import Tensor
 from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import (
-    gram,
+    add_gram,
+    from_lower,
     lower_product,
     safe_cholesky,
     triangular_inverse,
@@ -119,11 +120,11 @@ class SiteEvidence(Evidence):
         by_K = self.K.visit(walk.visit)
         μ, v, slope, curvature = walk.cells
         with torch.no_grad():
-            information, a = whitened(self.Linv, walk.information), self.Linv @ walk.s
+            information, a = whitened(self.Linv, from_lower(walk.information)), self.Linv @ walk.s
             # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
             W = -0.5 * information
             if walk.is_convex:
-                W += whitened(self.Linv, walk.convex)
+                W += whitened(self.Linv, from_lower(walk.convex))
             by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
         inputs = [*self.K.inputs, self.diagonal, self.Kuu, q.mean, q.covariance]
         gradients = [*by_K, curvature, by_Kuu, a, W]
@@ -175,11 +176,11 @@ class SiteEvidence(Evidence):
 
         def visit(rows: slice, K: Tensor) -> None:
             K = K.to(information.dtype)
-            information.add_(gram(K * β[rows].sqrt().unsqueeze(-1)))
+            add_gram(information, K * β[rows].sqrt().unsqueeze(-1))
             pull.addmv_(K.T, slope[rows] + β[rows] * sites.mean[rows])
 
         self.K.visit(visit)
-        return whitened(self.Linv, information), self.Linv @ pull
+        return whitened(self.Linv, from_lower(information)), self.Linv @ pull
 
     @torch.no_grad()
     def _move(self, posterior: NaturalPosterior, sites: _Sites, target: tuple[Tensor, Tensor], rate: float) -> None:
@@ -214,7 +215,7 @@ class _Walk:
         self.alpha, self.C = projection_matrices(Linv, q, self.ω)
         # μ, v, s = ∂E/∂μ and c = ∂E/∂v of every cell
         self.cells = Linv.new_empty(4, len(evidence.y))
-        # Kᵀ diag(β) K, Kᵀ diag(c) K of the cells with c > 0, Kᵀ s and Kᵀ diag(β) μ
+        # Kᵀ diag(β) K and Kᵀ diag(c) K of the cells with c > 0, lower triangles; Kᵀ s and Kᵀ diag(β) μ
         self.information, self.convex = Linv.new_zeros(m, m), Linv.new_zeros(m, m)
         self.s, self.pull = Linv.new_zeros(m), Linv.new_zeros(m)
         self.totals, self.is_convex = [Linv.new_zeros(())], False
@@ -232,13 +233,13 @@ class _Walk:
             total, slope[:], curvature[:] = self.evidence._cells(rows, μ, v)
         self.totals.append(total)
         β = precisions(curvature)
-        self.information.add_(gram(torch.mul(K, β.sqrt().unsqueeze(-1), out=product)))
+        add_gram(self.information, torch.mul(K, β.sqrt().unsqueeze(-1), out=product))
         self.s.addmv_(K.T, slope)
         self.pull.addmv_(K.T, β * μ)
         positive = (curvature > 0.0).nonzero().squeeze(-1)
         if len(positive):
             self.is_convex = True
-            self.convex.add_(gram(K[positive] * curvature[positive].sqrt().unsqueeze(-1)))
+            add_gram(self.convex, K[positive] * curvature[positive].sqrt().unsqueeze(-1))
         # ∂/∂K = s αᵀ − 2 diag(c) K C
         return KC.mul_(-2.0 * curvature.unsqueeze(-1)).addr_(slope, self.alpha)
 
