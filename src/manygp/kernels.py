@@ -117,8 +117,7 @@ def cross_gram(
 
     One B x M x M product forward and one backward, or half a product more where the problem `is_stiff`: KᵀK squares the
     condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There K is
-    projected by L⁻ᵀ first. Sums over cells have the dtype of L⁻¹ in any case, so that AAᵀ is a Gram matrix to the last
-    digit.
+    projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram matrix to the last digit.
     """
     if not is_fused(kernel):
         K = cross_covariance(kernel, a, b)

@@ -160,6 +160,7 @@ def test_single_precision_does_not_pass_for_information(rng, lengthscale, noise)
 @pytest.mark.parametrize("count", [1.0, 1e5])
 @pytest.mark.parametrize("lengthscale", [0.5, 2.0, 3.0])
 def test_single_precision_does_not_pass_for_large_counts(rng, lengthscale, count):
+    """With longer lengthscales than these KᵀK loses as many digits in float64."""
     kernel = worlds.random_kernel("rbf", 1, rng)
     kernel.base_kernel.lengthscale = lengthscale
     e, Z = worlds.normal(rng, 400, 1).float(), torch.linspace(-3.0, 3.0, 9).double()
