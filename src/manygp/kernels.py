@@ -6,7 +6,7 @@ kernels are evaluated by one fused function with a closed-form backward; any oth
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpytorch
@@ -17,13 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.errors import SettingError
-from manygp.linalg import add_gram, from_lower, projected, unwhitened, whitened
 
 __all__ = [
     "KERNELS",
     "CovarianceRows",
     "cross_covariance",
-    "cross_gram",
     "is_fused",
     "kernel_diagonal",
     "make_kernel",
@@ -33,8 +31,8 @@ __all__ = [
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
-# The same for visitors who do more with every chunk.
-_VISIT_NUMBERS = 1_000_000
+# The same for visitors who do more with every chunk, and for rows that are kept.
+_VISIT_NUMBERS, _KEPT_NUMBERS = 1_000_000, 600_000
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
@@ -102,29 +100,6 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
     return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
 
 
-def cross_gram(
-    kernel: Kernel,
-    a: Float[Tensor, "b e"],
-    b: Float[Tensor, "m e"],
-    y: Float[Tensor, " b"],
-    Linv: Float[Tensor, "m m"],
-    is_stiff: bool,
-    log_weight: Float[Tensor, " b"] | None = None,
-) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
-    """AAᵀ = L⁻¹ KᵀK L⁻ᵀ and Ay = L⁻¹ Kᵀy with K = k(a, b), in float64; L⁻¹ counts as a constant.
-
-    Rows of K are multiplied by weights where there are some; those of y are not.
-
-    One B x M x M product forward and one backward, or half a product more where the problem `is_stiff`: KᵀK squares the
-    condition number, so that small eigenvalues of Kuu turn its rounding errors into errors of the precision. There K is
-    projected by L⁻ᵀ first. Sums over cells are float64 in any case, so that AAᵀ is a Gram matrix to the last digit.
-    """
-    if not is_fused(kernel):
-        K = cross_covariance(kernel, a, b)
-        return _Gram.apply(K if log_weight is None else K * log_weight.exp().unsqueeze(-1), y, Linv, is_stiff)
-    return _StationaryGram.apply(*_scaled(kernel, a, b), log_weight, y, Linv, _smoothness(kernel), is_stiff)
-
-
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
     """k(aᵢ, aᵢ) for every row of a."""
     if not is_fused(kernel):
@@ -133,9 +108,9 @@ def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b
 
 
 def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """a and b in lengthscales, and the output scale, in the dtype of a."""
-    lengthscale = kernel.base_kernel.lengthscale.to(a.dtype)
-    return a / lengthscale, b / lengthscale, kernel.outputscale.to(a.dtype)
+    """a and b in lengthscales, each in its dtype, and the output scale in that of b."""
+    lengthscale = kernel.base_kernel.lengthscale.to(b.dtype)
+    return a / lengthscale.to(a.dtype), b / lengthscale, kernel.outputscale.to(b.dtype)
 
 
 def _smoothness(kernel: Kernel) -> float:
@@ -147,121 +122,69 @@ class _Stationary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
-        K, slope = _stationary(a, b, outputscale, nu)
-        ctx.save_for_backward(a, b, outputscale, K, slope)
+        ctx.pairs = _Pairs(a, b, outputscale, nu)
+        K, slope = ctx.pairs.covariance()
+        ctx.save_for_backward(K, slope)
         return K
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, outputscale, K, slope = ctx.saved_tensors
-        return *_stationary_backward(lambda rows, out: out.copy_(G[rows]), a, b, outputscale, K, slope)[:3], None
+        K, slope = ctx.saved_tensors
+        gradient = _PairsGradient(ctx.pairs)
+        for chunk in row_chunks(K, K.shape[1]):
+            gradient.add(chunk, G[chunk].clone(), K[chunk], None if slope is None else slope[chunk])
+        return *gradient.result()[:3], None
 
 
-class _StationaryGram(torch.autograd.Function):
-    """AAᵀ and Ay of a stationary K in one go, so that the B x M array is passed over as seldom as can be."""
+class _Pairs:
+    """Pairs of points, whose K = w σ² ρ(s) and its slope ∂K/∂s are computed some rows at a time.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        a: Tensor,
-        b: Tensor,
-        outputscale: Tensor,
-        log_weight: Tensor | None,
-        y: Tensor,
-        Linv: Tensor,
-        nu: float,
-        is_stiff: bool,
-    ) -> tuple[Tensor, Tensor]:
-        rows = _StationaryRows(a, b, outputscale, log_weight, nu)
-        K, slope = rows.room()
-        AA, Ay = _gram(K, y, Linv, is_stiff, lambda chunk: rows.write(chunk, K, slope))
-        ctx.save_for_backward(a, b, outputscale, y, K, slope, Linv)
-        return AA, Ay
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, outputscale, y, K, slope, Linv = ctx.saved_tensors
-        W, w = _gram_backward(G, g, Linv, K.dtype)
-
-        def grad_K(rows: slice, out: Tensor) -> None:
-            # ∂/∂K = K L⁻ᵀ (G + Gᵀ) L⁻¹ + y gᵀ L⁻¹
-            torch.mm(K[rows], W, out=out).addr_(y[rows], w)
-
-        grad_y = K @ w if ctx.needs_input_grad[4] else None
-        *grads, by_row = _stationary_backward(grad_K, a, b, outputscale, K, slope)
-        return *grads, by_row if ctx.needs_input_grad[3] else None, grad_y, None, None, None
-
-
-class _StationaryRows:
-    """K = w σ² ρ(s), and its slope ∂K/∂s where that is not K itself up to a factor, some rows at a time.
-
-    ρ(s) = exp(−s/2) for the RBF (nu = ∞) and the Matern profile in r = √s otherwise; weights w belong to rows.
+    ρ(s) = exp(−s/2) for the RBF (nu = ∞), where the slope is K itself up to a factor, and the Matern profile in r = √s
+    otherwise; weights w belong to rows.
     """
 
-    def __init__(self, a: Tensor, b: Tensor, outputscale: Tensor, log_weight: Tensor | None, nu: float):
+    def __init__(self, a: Tensor, b: Tensor, outputscale: Tensor, nu: float, log_weight: Tensor | None = None):
         # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
         center = b.mean(0)
-        a, b = a - center, b - center
+        self.a, self.b, self.outputscale, self.nu = a - center, b - center, outputscale, nu
         one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
-        a2, b2 = (a * a).sum(-1, keepdim=True), (b * b).sum(-1, keepdim=True)
-        self.nu, self.is_rbf = nu, nu == math.inf
-        self.scale = outputscale.expand(len(a), 1)
+        of_a = -0.5 * (self.a * self.a).sum(-1, keepdim=True)
+        b2 = (self.b * self.b).sum(-1, keepdim=True)
         if self.is_rbf:
             # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
-            of_a = -0.5 * a2 if log_weight is None else log_weight.unsqueeze(-1) - 0.5 * a2
-            self.left, right = torch.cat([a, of_a, one_a], -1), torch.cat([b, one_b, outputscale.log() - 0.5 * b2], -1)
+            of_a = of_a if log_weight is None else of_a + log_weight.unsqueeze(-1)
+            right = torch.cat([self.b, one_b, outputscale.log() - 0.5 * b2], -1)
         else:
-            self.left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
-            if log_weight is not None:
-                self.scale = self.scale * log_weight.exp().unsqueeze(-1)
-        self.right = right.T
+            # s = −2 a·b + |a|² + |b|²
+            right = torch.cat([-2.0 * self.b, -2.0 * one_b, b2], -1)
+            self.scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
+        self.left, self.right = torch.cat([self.a, of_a, one_a], -1), right.T
 
-    def room(self, num_rows: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Memory for K and its slope, at all rows by default."""
-        K = self.left.new_empty(len(self.left) if num_rows is None else num_rows, self.right.shape[1])
+    @property
+    def is_rbf(self) -> bool:
+        return self.nu == math.inf
+
+    def covariance(self) -> tuple[Tensor, Tensor | None]:
+        """K and its slope, whole."""
+        K, slope = self.room(len(self.left))
+        self.write(slice(None), K, slope)
+        return K, slope
+
+    def room(self, num_rows: int) -> tuple[Tensor, Tensor | None]:
+        """Memory for some rows of K and their slope."""
+        K = self.left.new_empty(num_rows, self.right.shape[1])
         return K, None if self.is_rbf else torch.empty_like(K)
 
-    def write(self, rows: slice, K: Tensor, slope: Tensor | None, at: slice | None = None) -> None:
-        """Write some rows to their places in K and its slope, or to another place."""
-        at = rows if at is None else at
-        torch.mm(self.left[rows], self.right, out=K[at])
-        if self.is_rbf:
-            K[at].exp_()
+    def write(self, rows: slice, K: Tensor, slope: Tensor | None) -> None:
+        """Write some rows of K and their slope."""
+        torch.mm(self.left[rows], self.right, out=K)
+        if slope is None:
+            K.exp_()
             return
-        assert slope is not None
-        ρ, by_s = _matern(K[at].clamp_(min=0.0), self.nu)
-        torch.mul(ρ, self.scale[rows], out=K[at])
-        torch.mul(by_s, self.scale[rows], out=slope[at])
-
-
-def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> tuple[Tensor, Tensor | None]:
-    """K and its slope, whole."""
-    rows = _StationaryRows(a, b, outputscale, None, nu)
-    K, slope = rows.room()
-    rows.write(slice(None), K, slope)
-    return K, slope
-
-
-def _stationary_backward(
-    grad_K: Callable[[slice, Tensor], object],
-    a: Tensor,
-    b: Tensor,
-    outputscale: Tensor,
-    K: Tensor,
-    slope: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients for a, b, σ² and log w from `grad_K`, which writes some rows of ∂/∂K where it is told to.
-
-    By chunks of rows in one piece of memory, because an array that is passed over several times should stay in the
-    cache, and because fresh memory is slow to touch.
-    """
-    gradient, chunks = _StationaryGradient(a, b), row_chunks(a, len(b))
-    room = K.new_empty(longest(chunks), len(b))
-    for chunk in chunks:
-        W = room[: chunk.stop - chunk.start]
-        grad_K(chunk, W)
-        gradient.add(chunk, W, K[chunk], None if slope is None else slope[chunk])
-    return gradient.result(outputscale)
+        ρ, by_s = _matern(K.clamp_(min=0.0), self.nu)
+        scale = self.scale if self.scale.dim() == 0 else self.scale[rows]
+        torch.mul(ρ, scale, out=K)
+        torch.mul(by_s, scale, out=slope)
 
 
 def row_chunks(a: Tensor, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
@@ -280,88 +203,152 @@ def longest(chunks: list[slice]) -> int:
     return chunks[0].stop if chunks else 0
 
 
-class _StationaryGradient:
+class _PairsGradient:
     """Sums over chunks of rows that the gradients for a, b and σ² are made of."""
 
-    def __init__(self, a: Tensor, b: Tensor):
+    def __init__(self, pairs: _Pairs):
+        self.pairs, b = pairs, pairs.b
         # Thin factors lie as their products run fastest: a by rows, b by columns.
-        self.a1, self.b1 = torch.cat([a, a.new_ones(len(a), 1)], -1), torch.cat([b.T, b.new_ones(1, len(b))]).T
-        self.rows, self.columns = torch.empty_like(self.a1), b.new_zeros(b.shape[1] + 1, len(b))
-        self.by_row, self.factor = a.new_empty(len(a)), -1.0
+        self.b1 = torch.cat([b.T, b.new_ones(1, len(b))]).T
+        self.rows, self.columns = b.new_empty(len(pairs.a), b.shape[1] + 1), b.new_zeros(b.shape[1] + 2, len(b))
+        self.by_row = None if pairs.is_rbf else b.new_empty(len(pairs.a))
 
     def add(self, chunk: slice, W: Tensor, K: Tensor, slope: Tensor | None) -> None:
         """Take in ∂/∂K of some rows, which is overwritten."""
-        if slope is None:
-            W.mul_(K)
-        else:
-            self.factor = 2.0
+        if self.by_row is not None:
             torch.sum(W * K, -1, out=self.by_row[chunk])
-            W.mul_(slope)
+        W.mul_(K if slope is None else slope)
         torch.mm(W, self.b1, out=self.rows[chunk])
-        self.columns.addmm_(self.a1[chunk].T, W)
+        self.columns.addmm_(self.pairs.left[chunk].T, W)
 
-    def result(self, outputscale: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients, and Σ_m K ∂/∂K of every row, once all rows are in."""
-        a, b, rows, columns = self.a1[:, :-1], self.b1[:, :-1], self.rows, self.columns
-        by_row = rows[:, -1] if self.factor < 0.0 else self.by_row
+    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients for a, b, σ² and log w, once all rows are in."""
+        pairs, rows, columns = self.pairs, self.rows, self.columns
+        by_row, factor = (rows[:, -1], -1.0) if self.by_row is None else (self.by_row, 2.0)
         # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
-        grad_a = self.factor * (rows[:, -1:] * a - rows[:, :-1])
-        grad_b = self.factor * (columns[-1:].T * b - columns[:-1].T)
-        return grad_a, grad_b, by_row.sum() / outputscale, by_row
+        by_a = factor * (rows[:, -1:] * pairs.a - rows[:, :-1])
+        by_b = factor * (columns[-1:].T * pairs.b - columns[:-2].T)
+        return by_a, by_b, by_row.sum() / pairs.outputscale, by_row
 
 
 class CovarianceRows:
-    """K = k(a, b), a chunk of rows at a time, and the way back from the gradient of the rows.
+    """K = k(a, b), a chunk of rows at a time, with Kuu = k(b, b), and the way back from gradients of both.
 
-    Who visits every chunk once and hands over its gradient there and then never holds K, or its gradient, as a whole.
-    A kernel that is not one of ours is computed whole all the same, since its gradient is left to autograd.
+    Who visits every chunk and hands over its gradient there and then never holds the gradient of K as a whole, nor K
+    unless it is to be kept for another visit. A kernel that is not one of ours is computed whole all the same, since
+    its gradient is left to autograd.
+
+    Parameters
+    ----------
+    kernel
+        k.
+    a, b
+        Points. K is in the dtype of a, Kuu in that of b.
+    log_weight
+        Logarithms of weights that rows of K are multiplied by.
+    keep
+        Whether rows stay in memory once they are computed.
+
+    Attributes
+    ----------
+    Kuu
+        k(b, b), a constant.
+    inputs
+        What K and Kuu depend on, with a graph, in the order of `gradients`.
     """
 
-    def __init__(self, kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]):
-        self.nu = _smoothness(kernel) if is_fused(kernel) else None
-        #: What K depends on, with a graph, in the order of `gradients`.
-        self.inputs: tuple[Tensor, ...] = (
-            (cross_covariance(kernel, a, b),) if self.nu is None else _scaled(kernel, a, b)
-        )
-        self.chunks = row_chunks(a, len(b), _VISIT_NUMBERS)
-        self._width = len(b)
+    inputs: tuple[Tensor, ...]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        a: Float[Tensor, "b e"],
+        b: Float[Tensor, "m e"],
+        log_weight: Float[Tensor, " b"] | None = None,
+        keep: bool = False,
+    ):
+        self.nu, self.dtype, self._keep = _smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
+        self.chunks = row_chunks(a, len(b), _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
+        self._kept: tuple[Tensor, Tensor | None] | None = None
+        if self.nu is None:
+            K, Kuu = cross_covariance(kernel, a, b.to(a.dtype)), cross_covariance(kernel, b, b)
+            self.inputs = (K if log_weight is None else K * log_weight.exp().to(a.dtype).unsqueeze(-1), Kuu)
+            self.Kuu, self._kept = Kuu.detach(), (self.inputs[0].detach(), None)
+            return
+        a, b, outputscale = _scaled(kernel, a, b)
+        self.inputs = (a, b, outputscale) if log_weight is None else (a, b, outputscale, log_weight)
+        self._pairs, b = self._pairs_of(slice(None)), b.detach()
+        self._among = _Pairs(b, b, outputscale.detach(), self.nu)
+        self.Kuu, self._among_slope = self._among.covariance()
 
     def room(self, dtype: torch.dtype) -> Float[Tensor, "k m"]:
-        """Memory for the rows of the longest chunk."""
-        return self.inputs[0].new_empty(longest(self.chunks), self._width, dtype=dtype)
+        """Memory for the rows of the longest chunk that is visited."""
+        return self.Kuu.new_empty(longest(self.chunks), len(self.Kuu), dtype=dtype)
+
+    def __iter__(self) -> Iterator[tuple[slice, Float[Tensor, "k m"]]]:
+        """Chunks of rows of K, which are there until the next one comes."""
+        chunks = row_chunks(self.inputs[0], len(self.Kuu), _KEPT_NUMBERS) if self._keep else self.chunks
+        for chunk, K, _ in self._walk(chunks):
+            yield chunk, K
 
     @torch.no_grad()
-    def visit(self, function: Callable[[slice, Tensor], Tensor | None]) -> tuple[Tensor, ...]:
-        """Call a function with every chunk and its rows of K; it returns their gradient, or None if there is none.
+    def visit(self, function: Callable[[slice, Tensor], Tensor]) -> tuple[Tensor, ...]:
+        """Call a function with every chunk and its rows of K, which returns their gradient, to be overwritten.
 
-        Returns the gradients for `inputs`. All chunks have their turn in one piece of memory: fresh memory is slow to
-        touch.
+        Returns the part of the gradients for `inputs` that goes through K.
         """
         if self.nu is None:
-            (K,) = self.inputs
-            gradient = torch.empty_like(K)
-            for chunk in self.chunks:
-                G = function(chunk, K[chunk])
-                gradient[chunk] = K.new_zeros(()) if G is None else G
+            gradient = torch.empty_like(self.inputs[0])
+            for chunk, K, _ in self._walk(self.chunks):
+                gradient[chunk] = function(chunk, K)
             return (gradient,)
-        a, b, outputscale = self.inputs
-        sums, rows = _StationaryGradient(a, b), _StationaryRows(a, b, outputscale, None, self.nu)
-        K, slope = rows.room(longest(self.chunks))
-        for chunk in self.chunks:
-            here = slice(chunk.stop - chunk.start)
-            rows.write(chunk, K, slope, here)
-            G = function(chunk, K[here])
-            if G is not None:
-                sums.add(chunk, G.to(K.dtype), K[here], None if slope is None else slope[here])
-        return sums.result(outputscale)[:3]
+        sums = _PairsGradient(self._pairs)
+        for chunk, K, slope in self._walk(self.chunks):
+            sums.add(chunk, function(chunk, K).to(K.dtype), K, slope)
+        return sums.result()
 
     @torch.no_grad()
+    def gradients(self, by_K: tuple[Tensor, ...], by_Kuu: Float[Tensor, "m m"]) -> tuple[Tensor, ...]:
+        """Gradients for `inputs` from what `visit` returned and the gradient of Kuu, which is overwritten."""
+        if self.nu is None:
+            return *by_K, by_Kuu
+        sums = _PairsGradient(self._among)
+        sums.add(slice(None), by_Kuu, self.Kuu, self._among_slope)
+        left, right, of_scale, _ = sums.result()
+        by_a, by_b, by_scale, by_weight = by_K
+        known = by_a, left.add_(right).add_(by_b), of_scale + by_scale, by_weight
+        return known[: len(self.inputs)]
+
     def at(self, rows: Int[Tensor, " k"]) -> Float[Tensor, "k m"]:
         """Some rows of K."""
         if self.nu is None:
-            return self.inputs[0][rows]
-        a, b, outputscale = self.inputs
-        return _stationary(a[rows], b, outputscale, self.nu)[0]
+            return self.inputs[0].detach()[rows]
+        return self._pairs_of(rows).covariance()[0]
+
+    def _pairs_of(self, rows: slice | Tensor) -> _Pairs:
+        """Some rows of a, paired with b, as constants."""
+        a, b, outputscale, *weight = (part.detach().to(self.dtype) for part in self.inputs)
+        assert self.nu is not None
+        return _Pairs(a[rows], b, outputscale, self.nu, *(part[rows] for part in weight))
+
+    def _walk(self, chunks: list[slice]) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Chunks, their rows of K and slopes.
+
+        All chunks have their turn in one piece of memory unless they are kept: fresh memory is slow to touch.
+        """
+        if self._kept is not None:
+            K, slope = self._kept
+            for chunk in chunks:
+                yield chunk, K[chunk], None if slope is None else slope[chunk]
+            return
+        K, slope = self._pairs.room(self._pairs.a.shape[0] if self._keep else longest(chunks))
+        for chunk in chunks:
+            at = chunk if self._keep else slice(chunk.stop - chunk.start)
+            rows, of_rows = K[at], None if slope is None else slope[at]
+            self._pairs.write(chunk, rows, of_rows)
+            yield chunk, rows, of_rows
+        if self._keep:
+            self._kept = K, slope
 
 
 def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
@@ -381,42 +368,3 @@ def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
         return (1.0 + c * r) * decay, -0.5 * c**2 * decay
     # ρ = (1 + c r + c² s/3) e^(−c r),  dρ/ds = −(c²/6)(1 + c r) e^(−c r)
     return (1.0 + c * r + c**2 / 3.0 * s) * decay, -(c**2) / 6.0 * (1.0 + c * r) * decay
-
-
-class _Gram(torch.autograd.Function):
-    """AAᵀ and Ay of any K."""
-
-    @staticmethod
-    def forward(ctx: Any, K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(K, y, Linv)
-        return _gram(K, y, Linv, is_stiff)
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:
-        K, y, Linv = ctx.saved_tensors
-        W, w = _gram_backward(G, g, Linv, K.dtype)
-        return (K @ W).addr_(y, w), K @ w if ctx.needs_input_grad[1] else None, None, None
-
-
-def _gram(
-    K: Tensor, y: Tensor, Linv: Tensor, is_stiff: bool, fill: Callable[[slice], object] | None = None
-) -> tuple[Tensor, Tensor]:
-    """AAᵀ and Ay by chunks of rows; `fill` computes those of K just before they are needed, and in the cache."""
-    KK, Ky, chunks = torch.zeros_like(Linv), Linv.new_zeros(len(Linv)), row_chunks(K, len(Linv))
-    narrow, room = Linv.to(K.dtype), K.new_empty(longest(chunks) if is_stiff else 0, len(Linv))
-    for chunk in chunks:
-        if fill is not None:
-            fill(chunk)
-        rows = K[chunk]
-        if is_stiff:
-            rows = projected(rows, narrow, room[: len(rows)])
-        rows = rows.to(Linv.dtype)
-        add_gram(KK, rows)
-        Ky.addmv_(rows.T, y[chunk].to(Linv.dtype))
-    KK = from_lower(KK)
-    return (KK, Ky) if is_stiff else (whitened(Linv, KK), Linv @ Ky)
-
-
-def _gram_backward(G: Tensor, g: Tensor, Linv: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """L⁻ᵀ (G + Gᵀ) L⁻¹ and L⁻ᵀ g, what the gradient of K is made of."""
-    return unwhitened(Linv, G + G.T).to(dtype), (Linv.T @ g).to(dtype)

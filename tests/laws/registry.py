@@ -111,9 +111,6 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 AUTOGRAD_FUNCTIONS = (
     "_Stationary",
-    "_StationaryGram",
-    "_Gram",
-    "_Misfit",
     "_MisfitBatch",
     "_WeightedGram",
     "_Explained",

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from manygp.kernels import _Gram, cross_covariance, cross_gram, kernel_diagonal
+from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
 from manygp.linalg import symmetrize, triangular_inverse
-from manygp.variational import PosteriorMoments, SiteEvidence
-from manygp.variational.evidence import _Misfit, leftover
+from manygp.variational import GaussianEvidence, PosteriorMoments, SiteEvidence
+from manygp.variational.evidence import leftover, statistics
 from manygp.variational.evidence_batch import _MisfitBatch, _WeightedGram
 
 from ..tolerances import GPYTORCH, assert_close
@@ -52,36 +52,24 @@ def lower(rng, m):
     return (worlds.normal(rng, m, m).tril() + 2.0 * torch.eye(m, dtype=torch.float64)).requires_grad_(False)
 
 
-@pytest.mark.parametrize("is_stiff", [False, True])
+@pytest.mark.parametrize(("is_stiff", "tight"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("name", KERNELS)
-def test_statistics(rng, name, is_stiff):
-    """AAᵀ and Ay: fused for named kernels, of any K for others, by either way."""
-    Linv = lower(rng, 4)
+def test_gaussian_noise(rng, name, is_stiff, tight, monkeypatch):
+    """The data term by either way to its statistics: through kernel, points, q, values and noises, by chunks."""
+    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr("manygp.kernels._CHUNK_NUMBERS", 8)
+    monkeypatch.setattr("manygp.kernels._KEPT_NUMBERS", 12)
+    monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0 if is_stiff else math.inf)
 
-    def statistics(kernel, a, b, y, log_weight=None):
-        return cross_gram(kernel, a, b, y, Linv, is_stiff, log_weight)
+    def data_term(kernel, e, Z, m, S, y, log_noise, deviation=None):
+        S = torch.eye(4, dtype=torch.float64) + 0.1 * symmetrize(S)
+        evidence = GaussianEvidence.from_batch(kernel, e, Z, y, log_noise.exp(), 0.0, deviation, tight)
+        return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
 
     kernel = worlds.random_kernel(name, 3, rng)
-    assert check_kernel(statistics, kernel, leaves(rng, (6, 3), (4, 3), (6,)))
-    assert check_kernel(statistics, kernel, leaves(rng, (6, 3), (4, 3), (6,), (6,)))
-
-
-@pytest.mark.parametrize("is_stiff", [False, True])
-def test_statistics_of_any_covariance(rng, is_stiff):
-    Linv = lower(rng, 3)
-    assert gradcheck(lambda K, y: _Gram.apply(K, y, Linv, is_stiff), leaves(rng, (7, 3), (7,)))
-
-
-@pytest.mark.parametrize("is_stiff", [False, True])
-def test_misfit(rng, is_stiff):
-    """Through Kuu too, whose factor the statistics count as a constant; symmetric matrices move symmetrically."""
-
-    def misfit(K, y, factor, m, S):
-        Kuu = factor @ factor.T + torch.eye(4, dtype=torch.float64)
-        Linv = triangular_inverse(torch.linalg.cholesky(Kuu.detach()))
-        return _Misfit.apply(*_Gram.apply(K, y, Linv, is_stiff), Kuu, m, symmetrize(S), Linv)
-
-    assert gradcheck(misfit, leaves(rng, (6, 4), (6,), (4, 4), (4,), (4, 4)))
+    points = leaves(rng, (7, 3), (4, 3), (4,), (4, 4), (7,), ())
+    assert check_kernel(data_term, kernel, points)
+    assert check_kernel(data_term, kernel, (*points, *leaves(rng, (7,))))
 
 
 def test_misfit_of_a_batch(rng):
@@ -136,18 +124,15 @@ def test_kernels_have_the_numbers_of_gpytorch(rng, name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_statistics_are_those_of_the_covariance(rng, name, dtype, is_stiff):
     kernel = worlds.random_kernel(name, 3, rng)
-    a, b, y = worlds.normal(rng, 8, 3).to(dtype), worlds.normal(rng, 5, 3).to(dtype), worlds.normal(rng, 8).to(dtype)
-    K = cross_covariance(kernel, a, b).double()
-    Linv = lower(rng, 5)
-    AA, Ay = cross_gram(kernel, a, b, y, Linv, is_stiff)
-    assert AA.dtype == Ay.dtype == torch.float64
-    assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
-    assert_close(Ay, Linv @ K.T @ y.double(), GPYTORCH, dtype)
-    log_weight = worlds.normal(rng, 8).to(dtype)
-    AA, Ay = cross_gram(kernel, a, b, y, Linv, is_stiff, log_weight)
-    K = log_weight.double().exp().unsqueeze(-1) * K
-    assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
-    assert_close(Ay, Linv @ K.T @ y.double(), GPYTORCH, dtype)
+    a, b, y = worlds.normal(rng, 8, 3).to(dtype), worlds.normal(rng, 5, 3), worlds.normal(rng, 8)
+    Linv, log_weight = lower(rng, 5), worlds.normal(rng, 8)
+    for weight in (None, log_weight):
+        AA, Ay = statistics(CovarianceRows(kernel, a, b, weight, keep=True), y, Linv, is_stiff)
+        assert AA.dtype == Ay.dtype == torch.float64
+        K = cross_covariance(kernel, a.double(), b)
+        K = K if weight is None else weight.exp().unsqueeze(-1) * K
+        assert_close(AA, Linv @ K.T @ K @ Linv.T, GPYTORCH, dtype)
+        assert_close(Ay, Linv @ K.T @ y, GPYTORCH, dtype)
 
 
 def test_a_stiff_problem_keeps_its_digits(rng):
@@ -159,7 +144,8 @@ def test_a_stiff_problem_keeps_its_digits(rng):
     Linv = triangular_inverse(torch.linalg.cholesky(Kuu + 1e-7 * torch.eye(12, dtype=torch.float64)))
     A = Linv.numpy().astype(np.longdouble) @ K.numpy().T.astype(np.longdouble)
     exact = torch.as_tensor((A @ A.T).astype(np.float64))
-    stiff, plain = (cross_gram(kernel, a, b, y, Linv, is_stiff)[0].detach() for is_stiff in (True, False))
+    rows = CovarianceRows(kernel, a, b, keep=True)
+    stiff, plain = (statistics(rows, y, Linv, is_stiff)[0] for is_stiff in (True, False))
     assert (stiff - exact).abs().max() < 1e-2 * (plain - exact).abs().max()
 
 

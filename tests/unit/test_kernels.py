@@ -9,7 +9,6 @@ from manygp.kernels import (
     KERNELS,
     CovarianceRows,
     cross_covariance,
-    cross_gram,
     is_fused,
     kernel_diagonal,
     make_kernel,
@@ -116,51 +115,33 @@ def test_a_shift_of_all_points_changes_nothing(rng):
         torch.testing.assert_close(moved, cross_covariance(kernel, a, b), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", [*KERNELS, "rational quadratic"])
-def test_rows_of_a_covariance_by_chunks(rng, name, monkeypatch):
-    """They add up to the covariance, and gradients handed over row by row to its gradient."""
-    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
-    monkeypatch.setattr("manygp.kernels._VISIT_NUMBERS", 12)
+def test_rows_of_a_covariance_by_chunks(rng, name, weighted, keep, monkeypatch):
+    """They add up to the covariance, and gradients handed over row by row to its gradient, whether they stay or not."""
+    for constant, number in {"MIN_CHUNK_ROWS": 2, "VISIT_NUMBERS": 12, "CHUNK_NUMBERS": 8, "KEPT_NUMBERS": 16}.items():
+        monkeypatch.setattr(f"manygp.kernels._{constant}", number)
     kernel, a, b = worlds.random_kernel(name, 3, rng), worlds.normal(rng, 7, 3), worlds.normal(rng, 4, 3)
-    a.requires_grad_()
-    rows, weights, seen = CovarianceRows(kernel, a, b), worlds.normal(rng, 7, 4), []
+    log_weight = worlds.normal(rng, 7).requires_grad_() if weighted else None
+    rows = CovarianceRows(kernel, a.requires_grad_(), b.requires_grad_(), log_weight, keep)
+    weights, among, seen = worlds.normal(rng, 7, 4), worlds.normal(rng, 4, 4), []
 
     def visit(chunk, K):
         seen.append(K.clone())
         return weights[chunk].clone()
 
-    gradients = rows.visit(visit)
-    K = cross_covariance(kernel, a, b)
+    walked = torch.cat([K.clone() for _, K in rows])
+    gradients = rows.gradients(rows.visit(visit), among.clone())
+    K, Kuu = cross_covariance(kernel, a, b), cross_covariance(kernel, b, b)
+    K = K if log_weight is None else K * log_weight.exp().unsqueeze(-1)
     assert len(seen) > 1
     assert_close(torch.cat(seen), K)
+    assert_close(walked, K)
+    assert_close(rows.Kuu, Kuu)
     assert_close(rows.at(torch.tensor([5, 0])), K[[5, 0]])
-    whole = torch.autograd.grad((weights * K).sum(), (a, *kernel.parameters()))
-    chunks = torch.autograd.grad(rows.inputs, (a, *kernel.parameters()), grad_outputs=gradients)
+    leaves = [part for part in (a, b, log_weight, *kernel.parameters()) if part is not None]
+    whole = torch.autograd.grad((weights * K).sum() + (among * Kuu).sum(), leaves)
+    chunks = torch.autograd.grad(rows.inputs, leaves, grad_outputs=gradients)
     for one, other in zip(chunks, whole, strict=True):
         assert_close(one, other)
-
-
-@pytest.mark.parametrize("is_stiff", [False, True])
-@pytest.mark.parametrize("name", KERNELS)
-def test_statistics_by_chunks(rng, name, is_stiff, monkeypatch):
-    """L⁻¹KᵀK L⁻ᵀ and L⁻¹Kᵀy with weights of rows, and their gradients, do not depend on how rows are dealt out."""
-    kernel, a, b = worlds.random_kernel(name, 3, rng), worlds.normal(rng, 11, 3), worlds.normal(rng, 4, 3)
-    y, log_weight = worlds.normal(rng, 11), worlds.normal(rng, 11)
-    L = torch.linalg.cholesky(worlds.positive_definite(rng, 4))
-    inputs = [part.requires_grad_() for part in (a, b, y, log_weight)]
-    results = []
-    for rows in (512, 3):
-        monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", rows)
-        monkeypatch.setattr("manygp.kernels._CHUNK_NUMBERS", 4 * rows)
-        AA, Ay = cross_gram(kernel, a, b, y, torch.linalg.inv(L), is_stiff, log_weight)
-        results.append((AA, Ay, *torch.autograd.grad(AA.square().sum() + Ay.sum(), inputs)))
-    K = cross_covariance(kernel, a, b) * log_weight.exp().unsqueeze(-1)
-    A = torch.linalg.solve(L, K.T)
-    assert_close(results[0][0], A @ A.T)
-    assert_close(results[0][1], A @ y)
-    plain = torch.autograd.grad((A @ A.T).square().sum() + (A @ y).sum(), inputs)
-    for whole, chunks, expected in zip(results[0][2:], results[1][2:], plain, strict=True):
-        assert_close(whole, expected)
-        assert_close(chunks, whole)
-    assert_close(results[1][0], results[0][0])
-    assert_close(results[1][1], results[0][1])

@@ -15,11 +15,22 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor
 
-from manygp.kernels import cross_covariance, cross_gram, kernel_diagonal
-from manygp.linalg import lower_product, projected, safe_cholesky, symmetrize, triangular_inverse, unwhitened
+from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
+from manygp.linalg import (
+    add_gram,
+    from_lower,
+    lower_product,
+    projected,
+    safe_cholesky,
+    symmetrize,
+    triangular_inverse,
+    unwhitened,
+    whitened,
+    with_gradients,
+)
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "blur", "leftover", "precise_enough", "projection_matrices"]
+__all__ = ["Evidence", "GaussianEvidence", "blur", "is_precise_enough", "leftover", "projection_matrices", "statistics"]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
@@ -59,14 +70,13 @@ class GaussianEvidence(Evidence):
     tight bound adds a correction that q(v) does not enter, so that natural steps are the same.
     """
 
+    K: CovarianceRows
+    y: Float[Tensor, " b"]
     AA: Float[Tensor, "m m"]
     Ay: Float[Tensor, " m"]
-    yy: Float[Tensor, ""]
     diagonal_sum: Float[Tensor, ""]
     noise: Float[Tensor, ""]
-    Kuu: Float[Tensor, "m m"]
     Linv: Float[Tensor, "m m"]
-    count: int
     deviation_sum: Float[Tensor, ""] | float = 0.0
     correction: Float[Tensor, ""] | float = 0.0
 
@@ -86,33 +96,72 @@ class GaussianEvidence(Evidence):
 
         Covariances are in the dtype of e, the rest in that of Z.
         """
-        diagonal, log_weight = kernel_diagonal(kernel, e), None
-        own = diagonal.to(Z.dtype)
+        diagonal, log_weight, y = kernel_diagonal(kernel, e).to(Z.dtype), None, y.to(Z.dtype)
+        own = diagonal
         if deviation is not None:
             log_weight = -0.5 * deviation
-            weight = log_weight.exp().to(e.dtype)
+            weight = log_weight.exp()
             y, diagonal = y * weight, diagonal * weight.square()
-        Kuu, diagonal_sum = cross_covariance(kernel, Z, Z), diagonal.sum().to(Z.dtype)
+        diagonal_sum, K = diagonal.sum(), CovarianceRows(kernel, e, Z, log_weight, keep=True)
         with torch.no_grad():
-            Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-            error = blur(Kuu, Linv, diagonal_sum / noise)
-        is_stiff, e = torch.finfo(Z.dtype).eps * error > _MAX_ROUNDING, precise_enough(e, Z.dtype, error)
-        log_weight = None if log_weight is None else log_weight.to(e.dtype)
-        AA, Ay = cross_gram(kernel, e, Z.to(e.dtype), y.to(e.dtype), Linv, is_stiff, log_weight)
-        yy, deviation_sum = y.to(Z.dtype).square().sum(), 0.0 if deviation is None else deviation.sum()
+            Linv = triangular_inverse(safe_cholesky(K.Kuu, jitter))
+            error = blur(K.Kuu, Linv, diagonal_sum / noise)
+        if not is_precise_enough(e.dtype, error):
+            e = e.to(Z.dtype)
+            K = CovarianceRows(kernel, e, Z, log_weight, keep=True)
+        AA, Ay = statistics(K, y.detach(), Linv, torch.finfo(Z.dtype).eps * error > _MAX_ROUNDING)
+        deviation_sum = 0.0 if deviation is None else deviation.sum()
         correction: Tensor | float = 0.0
         if tight:
-            d = leftover(cross_covariance(kernel, e, Z.to(e.dtype)).to(Z.dtype), own, Kuu, Linv)
+            K_graph = cross_covariance(kernel, e, Z.to(e.dtype)).to(Z.dtype)
+            d = leftover(K_graph, own, cross_covariance(kernel, Z, Z), Linv)
             # Δ = ½ Σᵢ dᵢ/σᵢ² − log(1 + dᵢ/σᵢ²)
             ratio = d / (noise if deviation is None else noise * deviation.exp())
             correction = 0.5 * (ratio - ratio.log1p()).sum()
-        return cls(AA, Ay, yy, diagonal_sum, noise, Kuu, Linv, y.shape[0], deviation_sum, correction)
+        return cls(K, y, AA, Ay, diagonal_sum, noise, Linv, deviation_sum, correction)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
-        misfit = _Misfit.apply(self.AA, self.Ay, self.Kuu, q.mean, q.covariance, self.Linv)
-        misfit = misfit + self.yy + self.diagonal_sum
-        log_noise = self.count * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
+        misfit = self._misfit(q) + self.y.square().sum() + self.diagonal_sum
+        log_noise = len(self.y) * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
         return self.correction - 0.5 * (log_noise + misfit / self.noise)
+
+    def _misfit(self, q: PosteriorMoments) -> Float[Tensor, ""]:
+        """Σᵢ (yᵢ − μᵢ)² + vᵢ less yᵀy and Σ kᵢᵢ: tr(R AAᵀ) − 2 mᵀAy with R = mmᵀ + S − I.
+
+        Its gradients are closed forms of what is at hand: differentiating through the Cholesky factor step by step
+        costs several times as much.
+        """
+        with torch.no_grad():
+            m, R = q.mean, torch.addr(q.covariance, q.mean, q.mean)
+            R.diagonal().sub_(1.0)
+            misfit = (R * self.AA).sum() - 2.0 * (m @ self.Ay)
+        if not torch.is_grad_enabled():
+            return misfit
+        with torch.no_grad():
+            # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
+            lower = lower_product(R, self.AA).addr_(m, self.Ay, beta=-1.0).tril_()
+            lower.diagonal().mul_(0.5)
+            by_Kuu = unwhitened(self.Linv, lower + lower.T)
+            by_K, by_y = self._misfit_of_cells(unwhitened(self.Linv, R), self.Linv.T @ m)
+            by_m, by_S = 2.0 * (self.AA @ m - self.Ay), self.AA
+        inputs = [*self.K.inputs, self.y, q.mean, q.covariance]
+        return with_gradients(misfit, inputs, [*self.K.gradients(by_K, by_Kuu), by_y, by_m, by_S])
+
+    def _misfit_of_cells(
+        self, W: Float[Tensor, "m m"], α: Float[Tensor, " m"]
+    ) -> tuple[tuple[Tensor, ...], Float[Tensor, " b"]]:
+        """Gradients of the misfit through K, and for y."""
+        dtype, room = self.K.dtype, self.K.room(self.K.dtype)
+        W, α, y = 2.0 * W.to(dtype), -2.0 * α.to(dtype), self.y.detach().to(dtype)
+        by_y = torch.zeros_like(y)
+
+        def visit(chunk: slice, K: Tensor) -> Tensor:
+            # ∂/∂K = 2 K L⁻ᵀ R L⁻¹ − 2 y mᵀ L⁻¹,  ∂/∂y = −2 K L⁻ᵀ m
+            if self.y.requires_grad:
+                torch.mv(K, α, out=by_y[chunk])
+            return torch.mm(K, W, out=room[: len(K)]).addr_(y[chunk], α)
+
+        return self.K.visit(visit), by_y
 
     @torch.no_grad()
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
@@ -123,6 +172,24 @@ class GaussianEvidence(Evidence):
         return w * self.Ay, precision
 
 
+def statistics(
+    K: CovarianceRows, y: Float[Tensor, " b"], Linv: Float[Tensor, "m m"], is_stiff: bool
+) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+    """AAᵀ = L⁻¹ KᵀK L⁻ᵀ and Ay = L⁻¹ Kᵀy, by half of a B x M x M product.
+
+    It takes another half where the problem `is_stiff`: KᵀK squares the condition number, so that small eigenvalues of
+    Kuu turn its rounding errors into errors of the precision. There K is projected by L⁻ᵀ first. Sums over cells have
+    the dtype of L⁻¹ in any case, so that AAᵀ is a Gram matrix to the last digit.
+    """
+    KK, Ky = torch.zeros_like(Linv), Linv.new_zeros(len(Linv))
+    for chunk, rows in K:
+        rows = projected(rows.to(Linv.dtype), Linv) if is_stiff else rows.to(Linv.dtype)
+        add_gram(KK, rows)
+        Ky.addmv_(rows.T, y[chunk])
+    KK = from_lower(KK)
+    return (KK, Ky) if is_stiff else (whitened(Linv, KK), Linv @ Ky)
+
+
 def blur(Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"], information: Float[Tensor, ""]) -> float:
     """What relative errors of one in KᵀK come to in the precision of q(v), where Σᵢ βᵢ kᵢᵢ is the information of cells.
 
@@ -131,12 +198,12 @@ def blur(Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"], information: Flo
     return float(information * Kuu.diagonal().max() * Linv.square().sum())
 
 
-def precise_enough(e: Float[Tensor, "b e"], dtype: torch.dtype, error: float) -> Float[Tensor, "b e"]:
-    """Embeddings as they are, or in a wider dtype where rounding errors of covariances would pass for information.
+def is_precise_enough(dtype: torch.dtype, error: float) -> bool:
+    """Whether rounding errors of covariances in some dtype do not pass for information, where `error` is their `blur`.
 
     Errors of ε in K are multiplied by |L⁻¹| in A, and weigh as much as the root of what those in KᵀK do.
     """
-    return e if torch.finfo(e.dtype).eps * error**0.5 <= _MAX_ROUNDING else e.to(dtype)
+    return torch.finfo(dtype).eps * error**0.5 <= _MAX_ROUNDING
 
 
 def projection_matrices(
@@ -169,30 +236,3 @@ class _Explained(torch.autograd.Function):
         # ∂/∂K = 2 g K Kuu⁻¹,  ∂/∂Kuu = −Kuu⁻¹ Kᵀ diag(g) K Kuu⁻¹
         gA = g.unsqueeze(-1) * A
         return 2.0 * gA @ Linv, -unwhitened(Linv, symmetrize(gA.T @ A)), None
-
-
-class _Misfit(torch.autograd.Function):
-    """Σᵢ (yᵢ − μᵢ)² + vᵢ less yᵀy and Σ kᵢᵢ: tr(R AAᵀ) − 2 mᵀAy with R = mmᵀ + S − I.
-
-    A depends on Kuu through L, which the statistics count as a constant: that part of the gradient is added here, in
-    closed form, since differentiating through the Cholesky factor step by step costs several times as much.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, AA: Tensor, Ay: Tensor, Kuu: Tensor, m: Tensor, S: Tensor, Linv: Tensor) -> Tensor:
-        R = torch.addr(S, m, m)
-        R.diagonal().sub_(1.0)
-        ctx.save_for_backward(R, m, Linv, AA, Ay)
-        return (R * AA).sum() - 2.0 * (m @ Ay)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        R, m, Linv, AA, Ay = ctx.saved_tensors
-        # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
-        lower = lower_product(R, AA).addr_(m, Ay, beta=-1.0).tril_()
-        lower.diagonal().mul_(0.5)
-        grad_Kuu = unwhitened(Linv, lower + lower.T)
-        grad_m = grad_S = None
-        if ctx.needs_input_grad[3]:
-            grad_m, grad_S = 2.0 * g * (AA @ m - Ay), g * AA
-        return g * R, -2.0 * g * m, g * grad_Kuu, grad_m, grad_S, None

@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
+from manygp.kernels import CovarianceRows, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import (
     add_gram,
@@ -25,7 +25,7 @@ from manygp.linalg import (
     whitened,
     with_gradients,
 )
-from manygp.variational.evidence import MIN_VARIANCE, Evidence, blur, precise_enough, projection_matrices
+from manygp.variational.evidence import MIN_VARIANCE, Evidence, blur, is_precise_enough, projection_matrices
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.trust import MAX_MOVE, MAX_VARIANCE, precisions, trusted_sites
 
@@ -60,12 +60,11 @@ class SiteEvidence(Evidence):
 
     The likelihood sees level + f where there are levels. The tight bound lets q(f | u) have ω times the covariance of
     p(f | u), at a cost of ½ (ω − 1 − log ω) for each cell; `diagonal` holds ω kᵢᵢ then. C may be ill-conditioned, so
-    all sums have the dtype of Kuu.
+    all sums have the dtype of L⁻¹.
     """
 
     K: CovarianceRows
     diagonal: Float[Tensor, " b"]
-    Kuu: Float[Tensor, "m m"]
     Linv: Float[Tensor, "m m"]
     y: Float[Tensor, " b"]
     outputs: Int[Tensor, " b"]
@@ -89,16 +88,15 @@ class SiteEvidence(Evidence):
         shrinkage: Float[Tensor, ""] | None = None,
     ) -> "SiteEvidence":
         """Evidence of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
-        Kuu, diagonal = cross_covariance(kernel, Z, Z), kernel_diagonal(kernel, e).to(Z.dtype)
-        with torch.no_grad():
-            Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-        K = CovarianceRows(kernel, e, Z.to(e.dtype))
+        K, diagonal = CovarianceRows(kernel, e, Z), kernel_diagonal(kernel, e).to(Z.dtype)
+        Linv = triangular_inverse(safe_cholesky(K.Kuu, jitter))
         diagonal = diagonal if shrinkage is None else shrinkage * diagonal
-        evidence = cls(K, diagonal, Kuu, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
+        evidence = cls(K, diagonal, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
         if e.dtype == Z.dtype or not len(y):
             return evidence
-        e = precise_enough(e, Z.dtype, blur(Kuu.detach(), Linv, evidence._prior_information()))
-        return replace(evidence, K=CovarianceRows(kernel, e, Z.to(e.dtype)))
+        if is_precise_enough(e.dtype, blur(K.Kuu, Linv, evidence._prior_information())):
+            return evidence
+        return replace(evidence, K=CovarianceRows(kernel, e.to(Z.dtype), Z))
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         return self._sites(q).total
@@ -126,8 +124,8 @@ class SiteEvidence(Evidence):
             if walk.is_convex:
                 W += whitened(self.Linv, from_lower(walk.convex))
             by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
-        inputs = [*self.K.inputs, self.diagonal, self.Kuu, q.mean, q.covariance]
-        gradients = [*by_K, curvature, by_Kuu, a, W]
+        inputs = [*self.K.inputs, self.diagonal, q.mean, q.covariance]
+        gradients = [*self.K.gradients(by_K, by_Kuu), curvature, a, W]
         if self.level is not None:
             inputs, gradients = [*inputs, self.level], [*gradients, slope]
         if self.shrinkage is not None:
@@ -173,13 +171,10 @@ class SiteEvidence(Evidence):
             return sites.information, sites.pull
         slope, β = held
         information, pull = torch.zeros_like(sites.information), torch.zeros_like(sites.pull)
-
-        def visit(rows: slice, K: Tensor) -> None:
+        for rows, K in self.K:
             K = K.to(information.dtype)
             add_gram(information, K * β[rows].sqrt().unsqueeze(-1))
             pull.addmv_(K.T, slope[rows] + β[rows] * sites.mean[rows])
-
-        self.K.visit(visit)
         return whitened(self.Linv, from_lower(information)), self.Linv @ pull
 
     @torch.no_grad()
@@ -209,7 +204,7 @@ class _Walk:
 
     @torch.no_grad()
     def __init__(self, evidence: SiteEvidence, q: PosteriorMoments):
-        Linv, shrinkage, m = evidence.Linv, evidence.shrinkage, len(evidence.Kuu)
+        Linv, shrinkage, m = evidence.Linv, evidence.shrinkage, len(evidence.Linv)
         self.evidence, self.diagonal = evidence, evidence.diagonal.detach()
         self.ω = 1.0 if shrinkage is None else shrinkage.detach()
         self.alpha, self.C = projection_matrices(Linv, q, self.ω)
