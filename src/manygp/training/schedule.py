@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["Schedule"]
 
-# Two windows are compared to see whether the bound still rises: of so many steps, and such a share of the longest run.
-# In a window of fewer steps than the last number, a rise counts as flat in proportion.
-_WINDOW_STEPS, _WINDOW_SHARE, _FULL_WINDOW = 40, 0.05, 100
+# Two windows are compared to see whether the bound still rises: such a share of the longest run, but not fewer and not
+# more steps than this. In a window of fewer steps than the most, a rise counts as flat in proportion.
+_WINDOW_SHARE, _WINDOW_STEPS, _FULL_WINDOW = 0.05, 40, 100
 _WARMUP_STEPS = 20
 # Windows after which a run must have reached a bound, if it must.
 _TRIAL_WINDOWS = 1
@@ -91,7 +91,8 @@ class Schedule:
         return recent - before < self.tolerance * min(1.0, window * self.steps_per_epoch / _FULL_WINDOW)
 
     def _window(self) -> int:
-        return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * self.max_epochs))
+        steps = min(max(_WINDOW_SHARE * self.max_epochs * self.steps_per_epoch, _WINDOW_STEPS), _FULL_WINDOW)
+        return max(2, math.ceil(steps / self.steps_per_epoch))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Learning rate and natural rate of the given step, counted from the start of the run."""
