@@ -268,8 +268,7 @@ def start_from_data(
     noise, outputscale = found.noise, found.signal
     latent_lengthscale: Float[Tensor, " h"] | float = 1.0
     if factors is not None:
-        latent_lengthscale, scale = _start_latents(model, table, factors, noise)
-        outputscale = max(outputscale, scale)
+        latent_lengthscale, outputscale = _start_latents(model, table, factors, noise, found.signal)
         if model.coordinates is not None and isinstance(model.embedding, Residual):
             model.embedding.shrink(_QUIET)
     elif model.latents.prior_mean is not None:
@@ -295,7 +294,7 @@ def start_from_data(
 
 
 def _start_latents(
-    model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float
+    model: TransformedLatentModel, table: Table, factors: Factorisation, noise: float, signal: float
 ) -> tuple[Float[Tensor, " h"], float]:
     """Set the latents from a factorisation; returns the lengthscales and the output scale that go with them.
 
@@ -308,6 +307,7 @@ def _start_latents(
     v = max(float(power.sum()), noise)
     shortest, longest = _SQUARED_LENGTHSCALES
     u2 = float(np.clip(0.5 * v * D / noise, shortest, longest if model.coordinates is None else np.inf))
+    u2 = max(u2, signal * D / v)
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
     weight = np.sqrt(np.maximum(power, _WEAKEST * v))

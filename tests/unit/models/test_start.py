@@ -8,6 +8,7 @@ import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
 from manygp.estimators import tlvmogp_start, trained
+from manygp.kernels import cross_covariance
 from manygp.likelihoods import Gaussian
 from manygp.models import (
     Lengthscales,
@@ -294,3 +295,17 @@ def test_the_published_start(rng, started):
     assert all(torch.allclose(value, torch.tensor(2.0).log().double()) for value in kernel)
     assert_close(model.latents.kl(torch.arange(30)), torch.zeros(30))
     assert_close(model.gp.posterior.moments().kl(), 0.0)
+
+
+def test_copies_of_one_function_start_alike(started):
+    """Nothing tells the outputs apart, so the start takes hardly any difference between latent vectors for one."""
+    X = np.linspace(0.0, 10.0, 50)[:, None]
+    Y = np.sin(X) * np.ones((1, 20))
+    Y[np.random.default_rng(0).random(Y.shape) < 0.3] = np.nan
+    model, _ = started(Grid(X, Y), standardize="global")
+    x = torch.zeros(2, 1, dtype=torch.float64)
+    far = torch.zeros(2, model.latents.dim, dtype=torch.float64)
+    far[1] = 1.0
+    with torch.no_grad():
+        K = cross_covariance(model.gp.kernel, model.embed(x, far), model.embed(x, far))
+    assert float(K[0, 0] + K[1, 1] - 2.0 * K[0, 1]) < 1e-2
