@@ -1,11 +1,12 @@
 """Predictions of outputs that a model was not trained on: from where they are, and from a few observations."""
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -14,10 +15,11 @@ from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
-from manygp.data.table import Grid
+from manygp.data.table import FloatArray, Grid, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
+from manygp.estimators.trained import undone_by_interrupts
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
@@ -92,7 +94,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
     def adapt(
         self,
         X: Any,
-        Y: Any = None,
+        y: Any = None,
         *,
         mask: Any = None,
         output_names: Sequence[Hashable] | None = None,
@@ -110,7 +112,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
         ----------
         X
             Inputs of the observations, shape (n, d).
-        Y
+        y
             Values of the new outputs, shape (n, k), NaN where missing.
         mask, output_names, exposure
             As in `fit`. Without names, new outputs are numbered on from those of the fit.
@@ -119,13 +121,13 @@ class AdaptiveEstimator(LatentVariableEstimator):
             the fit. A model that was fitted with coordinates needs those of the new outputs.
         """
         self._check_fitted()
-        table = as_table(X, Y, mask, output_names)
-        self._check_inputs(table.X if X is None or Y is None else X)
+        table = as_table(X, y, mask, output_names)
+        self._check_inputs(table.X if X is None or y is None else X)
         if exposure is not None:
             self._check_exposure(self.model_.likelihood)
             table.exposure = as_exposure(exposure, table)
         check_support(self.model_.likelihood, table)
-        names = self._names_behind(table, output_names, X if is_annotated(X) else Y)
+        names = self._names_behind(table, output_names, X if is_annotated(X) else y)
         population, base, unit = self._population()
         prior = None if latent_mean is None else self._new_latents(latent_mean, latent_variance)
         if prior is not None and len(prior[0]) != len(names):
@@ -180,10 +182,13 @@ class AdaptiveEstimator(LatentVariableEstimator):
             best = settle(model, plan, dtype=dtype, device=device, seed=seed)
             schedule.least_bound, start = best - _SLACK, copy.deepcopy(model.state_dict())
         history = self._run(model, plan, schedule, dtype, device, seed, refresh)
-        refresh_prior(model, empty, seed)
-        if is_gaussian and settle(model, plan, dtype=dtype, device=device, seed=seed) < best:
-            model.load_state_dict(start)
-            history.stop_reason = "start" if history.stop_reason != "interrupted" else "interrupted"
+        if history.stop_reason == "interrupted":
+            return history
+        with undone_by_interrupts(model, history):
+            refresh_prior(model, empty, seed)
+            if is_gaussian and settle(model, plan, dtype=dtype, device=device, seed=seed) < best:
+                model.load_state_dict(start)
+                history.stop_reason = "start"
         return history
 
     def _features(self, given: Any, names: Sequence[Hashable] | None = None) -> Tensor:
@@ -215,6 +220,26 @@ class AdaptiveEstimator(LatentVariableEstimator):
         return new
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
+
+    def _prediction(
+        self,
+        place: Callable[[IntArray], tuple[FloatArray, IntArray]],
+        shape: tuple[int, ...],
+        inputs: FloatArray,
+        rows: pd.DataFrame,
+        outputs: IntArray,
+        names: Sequence[Hashable],
+        observation_noise: bool,
+        exposure: Any = None,
+    ) -> Prediction:
+        seen = self
+        if not observation_noise:
+            # What outputs do together at inputs of which nothing is known is noise as well.
+            seen = copy.copy(self)
+            seen.model_ = self.model_.without_noise()
+        return super(AdaptiveEstimator, seen)._prediction(
+            place, shape, inputs, rows, outputs, names, observation_noise, exposure
+        )
 
     def _adapted(
         self,
@@ -261,9 +286,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
         if extras == "scale":
             center, scale = moved_scales(base, unit, extra)
         old = self.scaling_
-        new.scaling_ = replace(
-            old, y_center=np.concatenate([old.y_center, center]), y_scale=np.concatenate([old.y_scale, scale])
-        )
+        new._scale(replace(old, y_center=np.append(old.y_center, center), y_scale=np.append(old.y_scale, scale)))
         return new
 
     def _names_behind(self, table: Grid, given: Any, Y: Any) -> tuple[Hashable, ...]:

@@ -12,6 +12,7 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -20,8 +21,8 @@ from manygp.estimators.settings import (
     check_size,
     resolve_device,
 )
-from manygp.estimators.standardize import independent_scaling
-from manygp.estimators.trained import TrainedEstimator
+from manygp.estimators.standardize import check_scaled, independent_scaling
+from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
 from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import evidence_lengthscales
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
@@ -157,8 +158,11 @@ class GMOGP(TrainedEstimator):
         if not likelihood.is_affine:
             check_support(likelihood, table)
             values = guessed_functions(likelihood, table)[0]
+        check_scaled(self.standardize, likelihood)
         scaling = independent_scaling(self.standardize, self.preset, table, likelihood.is_affine, rng)
-        found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
+        found = None
+        if self.preset != "paper":
+            found = with_fixed_noise(evidence_lengthscales(values, scaling, rng), self.likelihood, scaling)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
             m = choose_num_points(table, scaling, found, table.num_outputs)
@@ -185,7 +189,8 @@ class GMOGP(TrainedEstimator):
         history = super()._train(model, table, scaling, dtype, device, seed)
         is_conjugate = self.preset != "paper" and isinstance(model.likelihood, Gaussian)
         if is_conjugate and isinstance(table, Grid) and history.stop_reason != "interrupted":
-            stretch_lengthscales(model, table, scaling, np.random.default_rng(seed))
+            with undone_by_interrupts(model, history):
+                stretch_lengthscales(model, table, scaling, np.random.default_rng(seed))
         return history
 
     def _check_memory(self, num_outputs: int) -> None:

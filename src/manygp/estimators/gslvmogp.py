@@ -45,7 +45,7 @@ class GSLVMOGP(SeparableEstimator):
     dtype
         "float64" or "float32" for covariances of batches; the rest is always float64.
     freeze_likelihood
-        Epochs for which the noise stays at its start; `math.inf` never learns it.
+        Epochs for which the noise stays at its start; `math.inf` never learns it. "auto" is none.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class GSLVMOGP(SeparableEstimator):
         device: str = "auto",
         random_state: Any = 0,
         progress: bool | str = "auto",
-        freeze_likelihood: float | str = 0,
+        freeze_likelihood: float | str = "auto",
         max_grad_norm: float | None = None,
     ):
         self.num_components = num_components
@@ -171,7 +171,7 @@ class LVMOGP(SeparableEstimator):
         device: str = "auto",
         random_state: Any = 0,
         progress: bool | str = "auto",
-        freeze_likelihood: float | str = 0,
+        freeze_likelihood: float | str = "auto",
         max_grad_norm: float | None = None,
     ):
         self.latent_dim = latent_dim

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_scale, with_fixed_noise
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -22,7 +23,7 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
-from manygp.estimators.standardize import independent_scaling
+from manygp.estimators.standardize import check_scaled, independent_scaling
 from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
 from manygp.models import evidence_lengthscales
@@ -59,8 +60,8 @@ class IndGP(TrainedEstimator):
     share_kernel
         Whether all outputs have the same kernel and noise; otherwise each has its own.
     likelihood
-        "gaussian", or any other name or likelihood, which is always sparse. "pooled-gaussian" draws the noise of an
-        output with few cells to that of all.
+        "gaussian", or any other name or likelihood, which is always sparse, but for a `Gaussian` with
+        `learn_noise=False`. "pooled-gaussian" draws the noise of an output with few cells to that of all.
     epochs, batch_inputs, batch_outputs, learning_rate, dtype, freeze_likelihood, max_grad_norm
         Of the training of sparse GPs, see `TLVMOGP`; "auto" never freezes the likelihood. Exact GPs take `epochs` and
         `learning_rate` in preset "paper".
@@ -143,8 +144,9 @@ class IndGP(TrainedEstimator):
     @property
     def lengthscale_(self) -> FloatArray:
         """Lengthscales of the inputs in scaled units, shape (p, d), or (1, d) for a shared kernel."""
+        lengthscale, _ = self._scales()
         units = 1.0 if isinstance(self.model_, ExactBatch) else self.model_.processes.units
-        return self._numbers(self._scales()[0] * units)
+        return self._numbers(lengthscale * units)
 
     @property
     def outputscale_(self) -> FloatArray:
@@ -181,11 +183,13 @@ class IndGP(TrainedEstimator):
         check_choice("share_kernel", self.share_kernel, (True, False))
         check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
-        if self.num_inducing is None and self.likelihood != "gaussian":
+        if self.num_inducing is None and not self._can_be_exact():
             raise SettingError(
                 f"num_inducing=None asks for exact GPs, which need likelihood='gaussian', not {self.likelihood!r}: "
                 "use a number or 'auto'."
             )
+        if self.share_kernel:
+            check_one_noise(self.standardize, self.likelihood)
 
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
@@ -202,21 +206,29 @@ class IndGP(TrainedEstimator):
         model = self._exact_model(columns).to(device)
         if self.preset == "paper":
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
-            evidence = climb_evidence(model, *self._adam())
+        hold_noise(model.likelihood, self.likelihood, scaling)
+        if self.preset == "paper":
+            climb = climb_evidence(model, *self._adam())
         else:
-            evidence = maximise_evidence(model, evidence_lengthscales(table, scaling, rng), pool=True)
-        total = float(evidence.sum())
+            found = with_fixed_noise(evidence_lengthscales(table, scaling, rng), self.likelihood, scaling)
+            climb = maximise_evidence(model, found, pool=True)
+        total = float(climb.evidence.sum())
         record = EpochRecord(1, total, total, 0.0, 0.0, 0.0, 0.0, time.perf_counter() - started)
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, History([record], "converged"), seed
+        history = History([record], "interrupted" if climb.is_interrupted else "converged")
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
     def _adam(self) -> tuple[int, float]:
         epochs: Any = self._paper_epochs if self.epochs == "auto" else self.epochs
         rate: Any = self._paper_learning_rate if self.learning_rate == "auto" else self.learning_rate
         return epochs, rate
 
+    def _can_be_exact(self) -> bool:
+        """Whether noise is Gaussian, and one for each kernel or not learned."""
+        return is_fixed(self.likelihood) or (isinstance(self.likelihood, str) and self.likelihood == "gaussian")
+
     def _is_affordable(self, table: Table) -> bool:
         """Whether the outputs are to be exact GPs."""
-        if self.num_inducing != "auto" or self.likelihood != "gaussian":
+        if self.num_inducing != "auto" or not self._can_be_exact():
             return self.num_inducing is None
         counts = table.count_per_output().astype(float)
         # With a shared kernel, outputs with all their cells need one factorisation in all.
@@ -228,7 +240,8 @@ class IndGP(TrainedEstimator):
 
     def _scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
         is_affine = self._make_likelihood(table.num_outputs).is_affine
-        return independent_scaling(self.standardize, self.preset, table, is_affine, rng)
+        standardize = one_scale(self.standardize, self.likelihood) if self.share_kernel else self.standardize
+        return independent_scaling(standardize, self.preset, table, is_affine, rng)
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
@@ -237,8 +250,10 @@ class IndGP(TrainedEstimator):
         if not likelihood.is_affine:
             check_support(likelihood, table)
             values = guessed_functions(likelihood, table)[0]
-        scaling = self._scaling(table, rng)
-        found = None if self.preset == "paper" else evidence_lengthscales(values, scaling, rng)
+        check_scaled(self.standardize, likelihood)
+        scaling, found = self._scaling(table, rng), None
+        if self.preset != "paper":
+            found = with_fixed_noise(evidence_lengthscales(values, scaling, rng), self.likelihood, scaling)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
             m = choose_num_points(table, scaling, found, table.num_outputs)

@@ -14,10 +14,11 @@ from manygp.data import Cells, Grid, GridPlan, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
+from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
 from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.estimators.trained import TrainedEstimator
-from manygp.likelihoods import Gaussian
+from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
@@ -63,7 +64,8 @@ class OILMM(TrainedEstimator):
     kernel
         "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
     likelihood
-        "gaussian"; the model has no other.
+        "gaussian", or a `Gaussian` with one noise for all outputs; the model has no other. If that is not to be
+        learned, all outputs have one scale.
     projection
         What stands for a row with gaps: "matched" moments, which suit rows that have many more cells than there are
         processes, or the "pseudo-inverse" of the paper. "coupled" takes such rows as they are, and sparse processes
@@ -169,11 +171,13 @@ class OILMM(TrainedEstimator):
         check_size("num_latents", self.num_latents, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto", None))
         check_kernel("kernel", self.kernel)
-        if self.likelihood != "gaussian":
+        given = self.likelihood
+        if not (given == "gaussian" if isinstance(given, str) else type(given) is Gaussian and given.is_shared):
             raise SettingError(
                 f"likelihood={self.likelihood!r} is not for OILMM, whose projection needs Gaussian noise with one "
                 "variance: use likelihood='gaussian', or SVLMC or TLVMOGP for other observations."
             )
+        check_one_noise(self.standardize, given)
         check_choice("projection", self.projection, ("auto", *PROJECTIONS, COUPLED))
         if self.projection == COUPLED and self.num_inducing is None:
             raise SettingError(
@@ -218,9 +222,10 @@ class OILMM(TrainedEstimator):
         # No more columns can be orthogonal.
         L = min(int(L), p)
         rank = max(1, min(L - 1, table.num_inputs))
-        choice = choose_scaling(table, scaling_kinds(self.standardize), rank, rng)
+        choice = choose_scaling(table, scaling_kinds(one_scale(self.standardize, self.likelihood)), rank, rng)
         factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
         found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
+        found = with_fixed_noise(found, self.likelihood, choice.scaling)
         m: Any = self.num_inducing
         projection = self._projection(table, L)
         if m == "auto":
@@ -280,11 +285,12 @@ class OILMM(TrainedEstimator):
             fixed = Rows.join(_all_rows(model, table, scaling, device))
             rows = lambda: fixed  # noqa: E731
         steps: Any = _MAX_STEPS if self.epochs == "auto" else self.epochs
-        course, is_flat = climb_likelihood(model, rows, table.num_observed, steps)
+        if not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= steps:
+            model.likelihood.requires_grad_(False)
+        course, reason = climb_likelihood(model, rows, table.num_observed, steps)
         seconds = (time.perf_counter() - started) / max(len(course), 1)
         records = [EpochRecord(i + 1, value, value, 0.0, 0.0, 0.0, 1.0, seconds) for i, value in enumerate(course)]
-        reason = "converged" if is_flat or len(course) < steps else "budget" if self.epochs == "auto" else "epochs"
-        return History(records, reason)
+        return History(records, ("budget" if self.epochs == "auto" else "epochs") if reason == "steps" else reason)
 
     def _projection(self, table: Table, num_latents: int) -> str:
         if self.projection != "auto":
@@ -309,10 +315,12 @@ class OILMM(TrainedEstimator):
         else:
             posterior = NaturalPosteriorBatch(q, m) if fast else CholeskyPosteriorBatch(q, m)
             processes = InducingBatch(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        likelihood = make_likelihood(self.likelihood, p)
+        assert isinstance(likelihood, Gaussian)
         return OrthogonalMixingModel(
             Basis(p, q, log_parameters=fast),
             processes,
-            Gaussian(),
+            likelihood,
             sizes["projection"],
             float(self.regularization),
             sizes["num_inputs"],

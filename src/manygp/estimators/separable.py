@@ -13,6 +13,7 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.estimators.new_outputs import LatentVariableEstimator
+from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled, published_scaling, scaling_kinds
@@ -125,6 +126,7 @@ class SeparableEstimator(LatentVariableEstimator):
         scaling = choice.scaling
         factors = factorise(values, scaling, rank, rng=rng) if prior is None and _has_factors(values) else None
         found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+        found = with_fixed_noise(found, self.likelihood, scaling)
         latents, inputs = choose_inducing_sizes(table, scaling, latent_dim, self._num_components, found)
         latents, inputs = _given(self.num_inducing_latents, latents), _given(self.num_inducing_inputs, inputs)
         model = self._untrained(table, latent_dim, latents, inputs, prior)

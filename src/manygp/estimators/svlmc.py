@@ -11,6 +11,7 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
+from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
@@ -183,6 +184,7 @@ class SVLMC(TrainedEstimator):
         is_factorised = isinstance(values, Grid) and table.num_outputs > 1
         factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
         found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
+        found = with_fixed_noise(found, self.likelihood, scaling)
         m: Any = choose_num_points(table, scaling, found) if self.num_inducing == "auto" else self.num_inducing
         logger.info("num_latents=%d, num_inducing=%d", L, m)
         model = self._untrained(table, L, m)

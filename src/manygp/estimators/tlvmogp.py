@@ -26,6 +26,7 @@ from manygp.estimators.settings import (
 )
 from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
+from manygp.estimators.trained import undone_by_interrupts
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
@@ -120,7 +121,8 @@ class TLVMOGP(AdaptiveEstimator):
         True, False, or "auto" for a progress bar on terminals.
     freeze_likelihood
         Epochs for which the noise stays at its start; `math.inf` never learns it. "auto" is none for "fast" and half
-        of all for "paper", whose start a free noise would explain away.
+        of all for "paper", whose start a free noise would explain away. For a noise of your own, see
+        `likelihoods.Gaussian`.
     max_grad_norm
         Largest norm of the gradient of the bound per cell; None does not clip.
 
@@ -244,26 +246,29 @@ class TLVMOGP(AdaptiveEstimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         history = super()._train(model, table, scaling, dtype, device, seed)
-        if not self._corrects_likelihood(table):
+        if history.stop_reason == "interrupted" or not self._corrects_likelihood(table, len(history)):
             return history
         rng, is_gaussian = np.random.default_rng(seed), isinstance(model.likelihood, Gaussian)
-        if is_gaussian:
-            factor = calibrate_noise(model, table, scaling, rng)
-            logger.info("noise variance times %.2f, by cells left out one at a time", factor)
-        if self._looks_for_effects(table):
-            find = find_row_effects if is_gaussian else find_site_effects
-            model.row_effects = find(model, table, scaling, rng)
+        with undone_by_interrupts(model, history):
+            if is_gaussian:
+                factor = calibrate_noise(model, table, scaling, rng)
+                logger.info("noise variance times %.2f, by cells left out one at a time", factor)
+            if self._looks_for_effects(table):
+                find = find_row_effects if is_gaussian else find_site_effects
+                model.row_effects = find(model, table, scaling, rng)
         if model.row_effects is not None:
             logger.info("%d effects of single inputs on all outputs", model.row_effects.mean.shape[1])
         return history
 
-    def _corrects_likelihood(self, table: Table) -> bool:
-        """Whether the likelihood may change once training is over."""
-        return self.preset != "paper" and self.freeze_likelihood != math.inf and table.coordinates is None
+    def _corrects_likelihood(self, table: Table, epochs: float) -> bool:
+        """Whether the likelihood may change after so many epochs: not if it was frozen in all of them."""
+        is_frozen = not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= epochs
+        return self.preset != "paper" and not is_frozen and table.coordinates is None
 
     def _looks_for_effects(self, table: Table) -> bool:
         """Whether effects of single inputs are looked for once training is over."""
-        return self.row_effects and self._corrects_likelihood(table)
+        epochs = math.inf if isinstance(self.epochs, str) else self.epochs
+        return self.row_effects and self._corrects_likelihood(table, epochs)
 
     def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
         """The likelihood, chosen by the values if that is left to them."""

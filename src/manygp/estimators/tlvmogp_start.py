@@ -10,6 +10,7 @@ import torch
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, factorise
 from manygp.data.table import FloatArray
+from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
@@ -84,6 +85,7 @@ def begin_at_data(
     else:
         has_effects = level is None and _has_effects(settings, table, scaling, factors)
         found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng, has_effects=has_effects)
+    found = with_fixed_noise(found, settings.likelihood, scaling)
     num_inducing: Any = settings.num_inducing
     if num_inducing == "auto":
         num_inducing = choose_num_inducing(table, scaling, latent_dim, found, _SPARE if is_placed else 1.0)

@@ -1,15 +1,19 @@
 """Estimators whose model is trained on minibatches by the one training loop."""
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
 from manygp.errors import SettingError
 from manygp.estimators.estimator import Estimator
+from manygp.estimators.noise import hold_noise
 from manygp.estimators.settings import (
     check_choice,
     check_positive,
@@ -21,7 +25,7 @@ from manygp.estimators.settings import (
 from manygp.likelihoods import Gaussian
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["PRESETS", "TrainedEstimator"]
+__all__ = ["PRESETS", "TrainedEstimator", "undone_by_interrupts"]
 
 PRESETS = ("fast", "paper")
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
@@ -33,6 +37,17 @@ _WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 1.2e12, 1e13
 _MIN_EPOCHS, _MAX_EPOCHS = 10, 600
 # The same for the expected log density of a cell that is not Gaussian, beside what the model does.
 _WORK_PER_DENSITY = 5e4
+
+
+@contextmanager
+def undone_by_interrupts(model: nn.Module, history: History) -> Iterator[None]:
+    """What follows training: Ctrl-C leaves the model as training has left it."""
+    trained = copy.deepcopy(model.state_dict())
+    try:
+        yield
+    except KeyboardInterrupt:
+        model.load_state_dict(trained)
+        history.stop_reason = "interrupted"
 
 
 class TrainedEstimator(Estimator):
@@ -60,6 +75,7 @@ class TrainedEstimator(Estimator):
         Largest norm of the gradient of the bound per cell; None does not clip.
     """
 
+    likelihood: Any
     epochs: int | str
     batch_inputs: int | str | None
     batch_outputs: int | str | None
@@ -75,7 +91,10 @@ class TrainedEstimator(Estimator):
 
     @abstractmethod
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:
-        """A model at its start, and the scaling of the table; torch's own generator is seeded."""
+        """A model at its start, and the scaling of the table; torch's own generator is seeded.
+
+        Whatever the noise is here, one that the user has fixed is put in its place afterwards.
+        """
 
     def _check_settings(self) -> None:
         check_size("epochs", self.epochs, automatic=("auto",))
@@ -101,8 +120,10 @@ class TrainedEstimator(Estimator):
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         rng = np.random.default_rng(seed)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # Seeding all of torch would reach generators of GPUs, which are the user's.
+            torch.default_generator.manual_seed(seed)
             model, scaling = self._begin(table, rng)
+        hold_noise(model.likelihood, self.likelihood, scaling)
         model.to(device)
         history = self._train(model, table, scaling, dtype, device, seed)
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed

@@ -44,7 +44,7 @@ class CountLikelihood(Likelihood):
         if not scale > 0.0:
             raise SettingError(f"scale={scale!r} is out of range: use a positive number.")
         self.link: Link = make_link(link)
-        self.hold_log("log_scale", scale, 1, learned=False)
+        self.hold_log("log_scale", scale, None, learned=False)
 
     # -- what a leaf defines -------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """Gaussian observations with one noise variance for all outputs, or one for each."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
 from torch import Tensor, nn
@@ -9,6 +11,9 @@ from torch import Tensor, nn
 from manygp.likelihoods.likelihood import Likelihood, mean_by_output
 
 __all__ = ["Gaussian"]
+
+# The least noise that is learned, beside values of size 1; what somebody fixes may be in any units.
+_LEAST_NOISE, _LEAST_FIXED = 1e-6, 1e-20
 
 
 class Gaussian(Likelihood):
@@ -19,18 +24,32 @@ class Gaussian(Likelihood):
     num_outputs
         Number of outputs; only needed to give each its own noise.
     noise
-        Initial noise variance σ².
+        Noise variance σ², or one for each output. A fit that starts from the data finds a start of its own, unless the
+        noise is not to be learned.
     per_output
         Whether every output has a noise variance of its own.
+    learn_noise
+        Whether the noise is learned. If not, it is that of the observations in the units of Y, however an estimator
+        scales them, and stays as it is from the start of a fit to its end; below a millionth of an output's variance
+        it counts as that.
     """
 
     is_affine = True
 
-    def __init__(self, num_outputs: int = 1, noise: float = 0.1, per_output: bool = False):
+    def __init__(
+        self,
+        num_outputs: int = 1,
+        noise: float | Sequence[float] | np.ndarray | Tensor = 0.1,
+        per_output: bool = False,
+        learn_noise: bool = True,
+    ):
         super().__init__()
-        self.constraint = GreaterThan(1e-6)
-        self.raw_noise = nn.Parameter(torch.zeros(num_outputs if per_output else 1, dtype=torch.float64))
-        self.noise = torch.tensor(noise, dtype=torch.float64)
+        self.constraint = GreaterThan(_LEAST_NOISE if learn_noise else _LEAST_FIXED)
+        zeros = torch.zeros(num_outputs if per_output else 1, dtype=torch.float64)
+        self.raw_noise = nn.Parameter(zeros, requires_grad=learn_noise)
+        if per_output:
+            self.rows = ("raw_noise",)
+        self.noise = torch.as_tensor(noise, dtype=torch.float64)
 
     @property
     def noise(self) -> Tensor:
@@ -47,7 +66,18 @@ class Gaussian(Likelihood):
     @property
     def is_shared(self) -> bool:
         """Whether all outputs have the same noise."""
-        return self.raw_noise.numel() == 1
+        return not self.rows
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the noise is not to be learned."""
+        return not any(parameter.requires_grad for parameter in self.parameters())
+
+    @torch.no_grad()
+    def variances(self, num_outputs: int) -> Tensor:
+        """Noise variances of so many outputs, (p,)."""
+        outputs = torch.arange(num_outputs, device=self.raw_noise.device)
+        return self._noise_of(outputs, self.raw_noise).expand(num_outputs)
 
     def split_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """(σ², δ) with the noise variance of every cell written as σ² exp(δ), δ None where all are the same."""
@@ -58,7 +88,7 @@ class Gaussian(Likelihood):
         return center.exp(), log_noise - center
 
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        return self.constraint.transform(self.pick(self.raw_noise, outputs)).to(like.dtype)
+        return self.constraint.transform(self.pick("raw_noise", outputs)).to(like.dtype)
 
     def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         return _log_normal(y - f, self._noise_of(outputs, f))
@@ -105,6 +135,8 @@ class Gaussian(Likelihood):
 
     @torch.no_grad()
     def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        if self.is_fixed:
+            return
         f = self.constant_level(y, outputs) if f is None else f
         self.noise = mean_by_output((y - f).square(), outputs, self.raw_noise.numel())
 

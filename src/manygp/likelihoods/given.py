@@ -1,12 +1,11 @@
 """Likelihoods of GPyTorch, as a user has them."""
 
 import copy
-from collections.abc import Iterator
 
 import gpytorch
 import torch
 from gpytorch.likelihoods.likelihood import _OneDimensionalLikelihood
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from manygp.errors import SettingError
@@ -78,7 +77,9 @@ class Given(Likelihood):
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         # Distributions draw from the global generator only.
         with torch.random.fork_rng(devices=[f.device] if f.is_cuda else []):
-            torch.manual_seed(seed)
+            # Seeding all of torch would reach generators of the user's that are not put back.
+            own = torch.cuda.default_generators[f.get_device()] if f.is_cuda else torch.default_generator
+            own.manual_seed(seed)
             return self._distribution(f).sample().to(f.dtype)
 
     def in_support(self, y: Tensor) -> Tensor:
@@ -107,6 +108,3 @@ class Given(Likelihood):
             too_low = (self._distribution(middle).mean < mean) == rises
             lower, upper = torch.where(too_low, middle, lower), torch.where(too_low, upper, middle)
         return 0.5 * (lower + upper)
-
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        return iter(())

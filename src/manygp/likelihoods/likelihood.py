@@ -20,7 +20,7 @@ class Likelihood(nn.Module):
     All arguments broadcast against each other; `outputs` holds the output number of every cell, `exposure` what the
     mean of a count is multiplied by. A leaf must define `log_prob`, `conditional_moments`, `conditional_cdf` and
     `sample`; it may replace a quadrature by a closed form. Positive numbers are kept by their logarithms, in (1,) for
-    all outputs together or in (p,) for each its own.
+    all outputs together or in (p,) for each its own; `rows` names the tensors of the second kind.
     """
 
     #: Nodes of the quadrature.
@@ -35,6 +35,8 @@ class Likelihood(nn.Module):
     support = "real numbers"
     #: Whether gradients of parameters with one entry per output hold only the entries that a batch touched.
     sparse_rows = False
+    #: Names of the tensors with one entry per output, be there one output or many.
+    rows: tuple[str, ...] = ()
 
     # -- what a leaf defines -------------------------------------------------------------------------------------
 
@@ -195,12 +197,11 @@ class Likelihood(nn.Module):
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one entry per output, of which a batch touches few."""
-        return (parameter for parameter in self.parameters() if parameter.numel() > 1)
+        return (getattr(self, name) for name in self.row_names())
 
     def row_names(self) -> list[str]:
-        """Names of the parameters with one entry per output."""
-        rows = {id(parameter) for parameter in self.row_parameters()}
-        return [name for name, parameter in self.named_parameters(recurse=False) if id(parameter) in rows]
+        """Names of the parameters with one entry per output; constants are none."""
+        return [name for name in self.rows if isinstance(getattr(self, name), nn.Parameter)]
 
     def for_outputs(self, num_outputs: int) -> "Likelihood":
         """A copy for other outputs, each with the average of what belongs to an output here."""
@@ -213,24 +214,30 @@ class Likelihood(nn.Module):
     def _with_rows(self, change: Callable[[Tensor, Tensor], Tensor], other: "Likelihood") -> "Likelihood":
         """A copy with `change` applied to every tensor of one entry per output here and its namesake there."""
         held = copy.deepcopy(self)
-        for name in self.row_names():
-            setattr(held, name, nn.Parameter(change(getattr(self, name), getattr(other, name))))
-        for name, buffer in self.named_buffers(recurse=False):
-            if buffer.numel() > 1:
-                setattr(held, name, change(buffer, getattr(other, name)))
+        for name in self.rows:
+            row = getattr(self, name)
+            values = change(row, getattr(other, name))
+            is_learned = isinstance(row, nn.Parameter)
+            setattr(held, name, nn.Parameter(values, row.requires_grad) if is_learned else values)
         return held
 
-    def hold_log(self, name: str, value: float, size: int, learned: bool = True) -> None:
-        """Keep log `value`, `size` times, as a parameter of this name, or as a constant if it is not to be learned."""
-        log = torch.full((size,), value, dtype=torch.float64).log()
+    def hold_log(self, name: str, value: float, num_outputs: int | None, learned: bool = True) -> None:
+        """Keep log `value` as a parameter of this name, or as a constant if it is not to be learned.
+
+        One for each of `num_outputs` outputs, or for None one that all share.
+        """
+        log = torch.full((1 if num_outputs is None else num_outputs,), value, dtype=torch.float64).log()
+        if num_outputs is not None:
+            self.rows = (*self.rows, name)
         if learned:
             self.register_parameter(name, nn.Parameter(log))
         else:
             self.register_buffer(name, log)
 
-    def pick(self, parameter: Tensor, outputs: Tensor) -> Tensor:
+    def pick(self, name: str, outputs: Tensor) -> Tensor:
         """A parameter's entry for every cell, or the one that all outputs share, without dimensions."""
-        if parameter.numel() == 1:
+        parameter: Tensor = getattr(self, name)
+        if name not in self.rows:
             return parameter.reshape(())
         # The backward of plain indexing is slower, and has no sparse form.
         flat = torch.gather(parameter, 0, outputs.reshape(-1), sparse_grad=self.sparse_rows)

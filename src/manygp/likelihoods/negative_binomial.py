@@ -142,7 +142,7 @@ class NegativeBinomial(CountLikelihood):
         scale: float = 1.0,
     ):
         super().__init__(link, scale)
-        self.hold_log("log_dispersion", dispersion, num_outputs if per_output else 1, learn_dispersion)
+        self.hold_log("log_dispersion", dispersion, num_outputs if per_output else None, learn_dispersion)
 
     @property
     def dispersion(self) -> Tensor:
@@ -150,7 +150,7 @@ class NegativeBinomial(CountLikelihood):
         return torch.exp(-log_size(self.log_dispersion))
 
     def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        return (log_size(self.pick(self.log_dispersion, outputs)).to(like.dtype),)
+        return (log_size(self.pick("log_dispersion", outputs)).to(like.dtype),)
 
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         return negative_binomial_kernel(η, y, *parameters)

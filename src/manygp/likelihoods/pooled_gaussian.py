@@ -27,12 +27,9 @@ class PooledGaussian(Gaussian):
 
     def __init__(self, num_outputs: int = 1, noise: float = 0.1, spread: float = 1.0):
         super().__init__(noise=noise)
+        self.rows = ("deviation",)
         self.deviation = nn.Parameter(torch.zeros(num_outputs, dtype=torch.float64))
         self.register_buffer("spread", torch.tensor(spread, dtype=torch.float64))
-
-    @property
-    def is_shared(self) -> bool:
-        return False
 
     @torch.no_grad()
     def set_deviation(self, deviation: Tensor, spread: float) -> None:
@@ -41,11 +38,11 @@ class PooledGaussian(Gaussian):
         self.spread.fill_(spread)
 
     def split_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.noise[0], self.pick(self.deviation, outputs).expand(outputs.shape)
+        return self.noise[0], self.pick("deviation", outputs)
 
     def negative_log_prior(self, outputs: Tensor) -> Tensor:
         # −log N(δ | 0, τ²) without its constant
-        return 0.5 * self.pick(self.deviation, outputs).square() / self.spread
+        return 0.5 * self.pick("deviation", outputs).square() / self.spread
 
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        return (self.noise[0] * self.pick(self.deviation, outputs).exp()).to(like.dtype)
+        return (self.noise[0] * self.pick("deviation", outputs).exp()).to(like.dtype)

@@ -47,6 +47,8 @@ def make_likelihood(
     ----------
     likelihood
         A name of `LIKELIHOODS`, a likelihood of ours or a one-dimensional one of GPyTorch; the last two are copied.
+        One that is made for a single output serves as many as there are. A Gaussian noise that is not to be learned
+        becomes one for each output, since outputs may be scaled each in its own way.
     num_outputs
         Number of outputs.
     **options
@@ -62,13 +64,15 @@ def make_likelihood(
         )
     if not isinstance(likelihood, Likelihood):
         return Given(likelihood)
-    for parameter in likelihood.row_parameters():
-        if parameter.numel() != num_outputs:
-            raise SettingError(
-                f"The likelihood given is made for {parameter.numel()} outputs, but there are {num_outputs}: make it "
-                "for as many."
-            )
-    return copy.deepcopy(likelihood)
+    size = max((getattr(likelihood, name).numel() for name in likelihood.rows), default=num_outputs)
+    if size not in (1, num_outputs):
+        raise SettingError(
+            f"The likelihood given is made for {size} outputs, but there are {num_outputs}: make it for as many."
+        )
+    own = copy.deepcopy(likelihood) if size == num_outputs else likelihood.for_outputs(num_outputs)
+    if isinstance(own, Gaussian) and own.is_fixed:
+        return Gaussian(num_outputs, own.variances(num_outputs), per_output=True, learn_noise=False)
+    return own
 
 
 def _by_name(name: str, num_outputs: int, options: dict[str, Any]) -> Likelihood:

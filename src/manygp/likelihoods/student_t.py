@@ -45,8 +45,8 @@ class StudentT(Likelihood):
         self, num_outputs: int = 1, scale: float = 0.3, degrees_of_freedom: float = 4.0, per_output: bool = False
     ):
         super().__init__()
-        self.hold_log("log_noise", scale**2, num_outputs if per_output else 1)
-        self.hold_log("log_excess", degrees_of_freedom - 2.0, 1)
+        self.hold_log("log_noise", scale**2, num_outputs if per_output else None)
+        self.hold_log("log_excess", degrees_of_freedom - 2.0, None)
 
     @property
     def scale(self) -> Tensor:
@@ -60,7 +60,7 @@ class StudentT(Likelihood):
 
     def _parameters_of(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """σ² and ν of every cell."""
-        noise = _MIN_NOISE + self.pick(self.log_noise, outputs).exp()
+        noise = _MIN_NOISE + self.pick("log_noise", outputs).exp()
         return noise.to(like.dtype), self.degrees_of_freedom.reshape(()).to(like.dtype)
 
     def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:

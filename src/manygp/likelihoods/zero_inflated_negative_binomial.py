@@ -59,8 +59,8 @@ class ZeroInflatedNegativeBinomial(CountLikelihood):
         scale: float = 1.0,
     ):
         super().__init__(link, scale)
-        self.hold_log("log_dispersion", dispersion, num_outputs if per_output else 1, learn_dispersion)
-        self.hold_log("log_michaelis_constant", michaelis_constant, 1, learn_michaelis_constant)
+        self.hold_log("log_dispersion", dispersion, num_outputs if per_output else None, learn_dispersion)
+        self.hold_log("log_michaelis_constant", michaelis_constant, None, learn_michaelis_constant)
 
     @property
     def dispersion(self) -> Tensor:
@@ -73,7 +73,7 @@ class ZeroInflatedNegativeBinomial(CountLikelihood):
         return self.log_michaelis_constant.exp()
 
     def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        κ, ρ = self.pick(self.log_michaelis_constant, outputs), log_size(self.pick(self.log_dispersion, outputs))
+        κ, ρ = self.pick("log_michaelis_constant", outputs), log_size(self.pick("log_dispersion", outputs))
         return κ.to(like.dtype), ρ.to(like.dtype)
 
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:

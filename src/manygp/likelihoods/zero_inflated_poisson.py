@@ -41,7 +41,7 @@ class ZeroInflatedPoisson(CountLikelihood):
         scale: float = 1.0,
     ):
         super().__init__(link, scale)
-        self.hold_log("log_michaelis_constant", michaelis_constant, 1, learn_michaelis_constant)
+        self.hold_log("log_michaelis_constant", michaelis_constant, None, learn_michaelis_constant)
 
     @property
     def michaelis_constant(self) -> Tensor:
@@ -49,7 +49,7 @@ class ZeroInflatedPoisson(CountLikelihood):
         return self.log_michaelis_constant.exp()
 
     def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        return (self.pick(self.log_michaelis_constant, outputs).to(like.dtype),)
+        return (self.pick("log_michaelis_constant", outputs).to(like.dtype),)
 
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         (κ,) = parameters

@@ -18,7 +18,7 @@ __all__ = ["Adaptation", "adapt_outputs"]
 _STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
 _DAMPING, _MAX_DAMPING = 1e-3, 1e6
 _LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
-_LEAST_SPREAD = 1e-2
+_LEAST_SPREAD, _UNKNOWN_SPREAD = 1e-2, 1.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def adapt_outputs(
     prior_precision = torch.linalg.inv(prior_covariance)
     search = _Search(model, model.gp.conditional(), cells, numbers, prior_mean, prior_precision, extras, likelihood)
     θ, precision = search.climb(search.start(), _STEPS)
-    if model.likelihood.row_names():
+    if any(row.requires_grad for row in model.likelihood.row_parameters()):
         search.fit_likelihood(θ, precision)
         θ, precision = search.climb(θ, _MORE_STEPS)
     return Adaptation(θ, torch.cholesky_inverse(safe_cholesky(symmetrize(precision))), likelihood)
@@ -174,10 +174,10 @@ class _Search:
         f, variance, y, J = self._cells_at(θ)
         # What is not known of θ is not known of f.
         variance = variance + torch.einsum("bi,bij,bj->b", J, covariance[self.cells.outputs], J)
-        names = self.model.likelihood.row_names()
+        names = [name for name in self.likelihood.row_names() if getattr(self.likelihood, name).requires_grad]
         parameters = [getattr(self.likelihood, name) for name in names]
         usual = [parameter.detach().clone() for parameter in parameters]
-        spread = [getattr(self.model.likelihood, name).detach().std().clamp(min=_LEAST_SPREAD) for name in names]
+        spread = [_spread(getattr(self.model.likelihood, name).detach()) for name in names]
         optimizer = torch.optim.Adam(parameters, lr=_LIKELIHOOD_RATE)
         for _ in range(_LIKELIHOOD_STEPS):
             optimizer.zero_grad()
@@ -187,3 +187,8 @@ class _Search:
                     loss = loss + 0.5 * ((parameter - mean) / sd).square().sum()
                 loss.backward()
             optimizer.step()
+
+
+def _spread(rows: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+    """How much outputs differ in a parameter; one alone does not tell."""
+    return rows.std().clamp(min=_LEAST_SPREAD) if len(rows) > 1 else rows.new_tensor(_UNKNOWN_SPREAD)

@@ -117,9 +117,11 @@ def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scalin
     """Multiply the noise by the factor under which left-out cells are most likely, and return it.
 
     Of all that are as good within a standard error, it is the one nearest 1; and it is 1 where cells are so few that
-    those left out are hardly predicted by others.
+    those left out are hardly predicted by others, and for a noise that is fixed.
     """
     assert isinstance(model.likelihood, Gaussian)
+    if model.likelihood.is_fixed:
+        return 1.0
     left_out = leave_out(model, table, scaling, rng)
     if len(left_out.residual) < _LEAST_CELLS or left_out.share < _LEAST_KEPT:
         # Where outputs have few cells, the predictable ones are not like those that are missing.

@@ -107,11 +107,12 @@ class _Search:
         return place
 
     def _climb_along(self, axis: int, step: int, place: _Place) -> _Place:
+        farthest = (*_FARTHEST[:2], 0) if self.likelihood.is_fixed else _FARTHEST
         for move in (step, -step):
             while True:
                 longer, curved, noisier = (k + move * (i == axis) for i, k in enumerate(place))
                 there = (longer, curved, noisier)
-                is_inside = all(0 <= k <= most for k, most in zip(there, _FARTHEST, strict=True))
+                is_inside = all(0 <= k <= most for k, most in zip(there, farthest, strict=True))
                 if not is_inside or self.bound(there) < self.bound(place) + _LEAST_RISE:
                     break
                 place = there

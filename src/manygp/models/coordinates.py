@@ -162,9 +162,11 @@ def set_rest(
     names: list[str],
     outputs: Int[Tensor, " k"] | slice = slice(None),
 ) -> None:
-    """Set what outputs have beside their latent vectors: levels if there are, and named parameters of likelihoods."""
+    """Set what outputs have beside their latent vectors: levels if there are, and named parameters that are learned."""
     if model.level is not None:
         model.level[outputs] = rest[:, :1]
         rest = rest[:, 1:]
     for column, name in zip(rest.T, names, strict=True):
-        getattr(model.likelihood, name)[outputs] = column
+        row = getattr(model.likelihood, name)
+        if row.requires_grad:
+            row[outputs] = column

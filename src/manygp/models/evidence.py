@@ -33,6 +33,13 @@ class Lengthscales:
     signal: float
     noise: float
 
+    def num_pieces(self, x: Float[np.ndarray, "n d"]) -> float:
+        """About how many independent pieces a function has over scaled inputs, no more than there are inputs.
+
+        With lengthscale ℓ over a range r there are about r / ℓ along an input, and those of all inputs multiply.
+        """
+        return float(np.minimum(np.prod(1.0 + 2.0 * np.ptp(x, axis=0) / self.lengthscale), len(x)))
+
 
 @torch.enable_grad()
 def evidence_lengthscales(

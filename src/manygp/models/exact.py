@@ -117,13 +117,14 @@ class ExactBatch(nn.Module):
     @property
     def is_shared(self) -> bool:
         """Whether all outputs have the same kernel and noise."""
-        return self.likelihood.is_shared
+        return self.kernels.size == 1
 
     # -- parameters as rows of numbers ---------------------------------------------------------------------------
 
     def parameter_rows(self) -> Float[Tensor, "q k"]:
-        """Free parameters of every kernel and, last, its noise."""
-        parts = [*self.kernels.kernel.parameters(), self.likelihood.raw_noise]
+        """Free parameters of every kernel and, last, its noise if that is learned."""
+        noise = [] if self.likelihood.is_fixed else [self.likelihood.raw_noise]
+        parts = [*self.kernels.kernel.parameters(), *noise]
         return torch.cat([part.detach().reshape(self.kernels.size, -1) for part in parts], -1)
 
     @torch.no_grad()
@@ -132,15 +133,16 @@ class ExactBatch(nn.Module):
         kernel, raw_noise = self._split(rows)
         for name, parameter in self.kernels.kernel.named_parameters():
             parameter.copy_(kernel[name])
-        self.likelihood.raw_noise.copy_(raw_noise)
+        if raw_noise is not None:
+            self.likelihood.raw_noise.copy_(raw_noise)
 
-    def _split(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _split(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
         kernel, start = {}, 0
         for name, parameter in self.kernels.kernel.named_parameters():
             size = parameter[0].numel()
             kernel[name] = rows[:, start : start + size].reshape(len(rows), *parameter.shape[1:])
             start += size
-        return kernel, rows[:, start]
+        return kernel, None if self.likelihood.is_fixed else rows[:, start]
 
     # -- evidence ------------------------------------------------------------------------------------------------
 
@@ -163,6 +165,10 @@ class ExactBatch(nn.Module):
         Outputs that were observed at the same inputs share a factorisation, whoever has the kernels.
         """
         pattern = torch.where(self.seen, self.index, -1)
+        if self.likelihood.is_fixed:
+            # A noise that is given is no parameter, and may differ.
+            noise = self.likelihood.variances(len(pattern)).unique(return_inverse=True)[1]
+            pattern = torch.cat([pattern, noise.unsqueeze(-1)], -1)
         group = pattern.unique(dim=0, return_inverse=True)[1]
         values = row.new_zeros(len(group))
         for members, valid in self._chunks(torch.arange(len(group), device=row.device), group):
@@ -199,7 +205,11 @@ class ExactBatch(nn.Module):
         x, seen = self.x[self.index[first, :n]], self.seen[first, :n]
         kernel, raw_noise = self._split(rows)
         K = self.kernels.covariance(kernel, x, x)
-        noise = self.likelihood.constraint.transform(raw_noise).unsqueeze(-1).expand(seen.shape)
+        if raw_noise is None:
+            noise = self.likelihood.variances(len(self.y))[first]
+        else:
+            noise = self.likelihood.constraint.transform(raw_noise)
+        noise = noise.unsqueeze(-1).expand(seen.shape)
         if not bool(seen.all()):
             K = torch.where(seen.unsqueeze(-1) & seen.unsqueeze(-2), K, 0.0)
             noise = torch.where(seen, noise, 1.0)

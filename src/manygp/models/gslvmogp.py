@@ -101,6 +101,7 @@ class SeparableLatentModel(LatentVariableModel):
         self.Z_X, self.Z_H = nn.Parameter(Z_X.double().clone()), nn.Parameter(Z_H.double().clone())
         self.posterior, self.jitter = posterior, jitter
 
+    @property
     def num_parameters(self) -> int:
         """Parameters as the paper counts them: without those of kernels and noise, covariance factors as squares."""
         (q, j, h), (k, d), p = self.Z_H.shape, self.Z_X.shape, self.num_outputs

@@ -1,7 +1,7 @@
 """Ind-GP: a Gaussian process of its own for every output, exact or sparse."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from manygp.likelihoods import Likelihood
 from manygp.models.evidence import Lengthscales
 from manygp.models.exact import ExactBatch
 from manygp.models.layout import Padding, pad_groups
-from manygp.models.minimise import minimise_each
+from manygp.models.minimise import Minimum, minimise_each
 from manygp.models.pooling import pooled_prior
 from manygp.variational import (
     BatchMoments,
@@ -28,6 +28,7 @@ from manygp.variational import (
 )
 
 __all__ = [
+    "Climb",
     "IndependentPredictor",
     "SparseIndependentModel",
     "choose_prior_scaling",
@@ -222,34 +223,40 @@ def choose_prior_scaling(table: Table, rng: np.random.Generator) -> Scaling:
 # -- exact GPs: parameters by evidence ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Climb:
+    """The log evidence of every output where a search ended, and whether Ctrl-C ended it."""
+
+    evidence: Float[Tensor, " p"]
+    is_interrupted: bool
+
+
 @torch.no_grad()
-def maximise_evidence(
-    model: ExactBatch, found: Lengthscales, max_evaluations: int = 100, pool: bool = False
-) -> Float[Tensor, " p"]:
-    """Set kernels and noise to the maximum of the evidence, all outputs at once; returns the log evidence of each.
+def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: int = 100, pool: bool = False) -> Climb:
+    """Set kernels, and noise unless it is fixed, to the maximum of the evidence, all outputs at once.
 
     The search begins at the best of a few places around `found`, which serves all outputs, and the logarithms of an
     output's own parameters have a normal prior around it, so that few cells do not decide much. With `pool`, the
     outputs then say together where that prior has its centre and how wide it is, see `pooled_prior`. A shared kernel
-    has no such prior, and one log evidence, the sum over outputs.
+    has no such prior, and one log evidence, the sum over outputs. Ctrl-C ends the search with what it has found.
     """
     kernels, likelihood = model.kernels, model.likelihood
-    spread = torch.inf if model.is_shared else _SPREAD
-    which = torch.arange(kernels.size, device=model.y.device)
+    spread: Tensor | float = torch.inf if model.is_shared else _SPREAD
 
     def start(factor: float, noise: float) -> Tensor:
         lengthscale = torch.as_tensor(factor * found.lengthscale).to(model.y)
         kernels.rescale(lengthscale.unsqueeze(0), torch.full((1,), found.signal).to(model.y))
-        likelihood.noise = torch.tensor(noise)
+        if not likelihood.is_fixed:
+            likelihood.noise = torch.tensor(noise)
         return model.parameter_rows()
 
-    def search(begin: Tensor, center: Tensor, spread: Tensor | float, most: int = max_evaluations) -> Tensor:
+    def search(begin: Tensor, center: Tensor, spread: Tensor | float, most: int = max_evaluations) -> Minimum:
         def loss(rows: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
             value, gradient = model.value_and_gradient(rows, which)
             pull = (rows - center) / spread
             return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
 
-        return minimise_each(loss, begin, most).x
+        return minimise_each(loss, begin, most)
 
     def common_loss(rows: Tensor) -> Tensor:
         value = model.common_evidence(rows[:1])
@@ -266,22 +273,31 @@ def maximise_evidence(
             value = common_loss(rows)
             better = value < best_value
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
-    rows = search(best, center, spread)
-    if pool and not model.is_shared:
-        # Another prior moves a maximum by little.
-        rows = search(rows, *pooled_prior(model.value_and_gradient, rows, center, _SPREAD), _POOLED_EVALUATIONS)
-    model.set_parameter_rows(rows)
-    return model.log_evidence(rows, which)
+    minimum = search(best, center, spread)
+    if pool and not model.is_shared and not minimum.is_interrupted:
+        try:
+            pooled = pooled_prior(model.value_and_gradient, minimum.x, center, _SPREAD)
+            # Another prior moves a maximum by little.
+            minimum, (center, spread) = search(minimum.x, *pooled, _POOLED_EVALUATIONS), pooled
+        except KeyboardInterrupt:
+            minimum = replace(minimum, is_interrupted=True)
+    model.set_parameter_rows(minimum.x)
+    # log p(y_p) = ½ |(θ_p − c) / s|² − loss_p
+    evidence = 0.5 * ((minimum.x - center) / spread).square().sum(-1) - minimum.value
+    return Climb(evidence, minimum.is_interrupted)
 
 
 @torch.no_grad()
-def climb_evidence(model: ExactBatch, steps: int, learning_rate: float) -> Float[Tensor, " p"]:
-    """Take Adam steps up the evidence from where the parameters are, as published; returns the log evidence."""
-    rows = model.parameter_rows()
+def climb_evidence(model: ExactBatch, steps: int, learning_rate: float) -> Climb:
+    """Take Adam steps up the evidence from where the parameters are, as published, until they are over or Ctrl-C."""
+    rows, is_interrupted = model.parameter_rows(), False
     which = torch.arange(len(rows), device=rows.device)
     optimizer = torch.optim.Adam([rows], lr=learning_rate)
-    for _ in range(steps):
-        rows.grad = -model.value_and_gradient(rows, which)[1]
-        optimizer.step()
+    try:
+        for _ in range(steps):
+            rows.grad = -model.value_and_gradient(rows, which)[1]
+            optimizer.step()
+    except KeyboardInterrupt:
+        is_interrupted = True
     model.set_parameter_rows(rows.detach())
-    return model.log_evidence(rows.detach(), which)
+    return Climb(model.log_evidence(rows.detach(), which), is_interrupted)

@@ -22,11 +22,12 @@ Problems = Callable[[Float[Tensor, "r k"], Int[Tensor, " r"]], tuple[Float[Tenso
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where each problem was left, its value there, and how often all of them were evaluated."""
+    """Where each problem was left, its value there, how often all were evaluated, and whether Ctrl-C was the end."""
 
     x: Float[Tensor, "u k"]
     value: Float[Tensor, " u"]
     evaluations: int
+    is_interrupted: bool = False
 
 
 @torch.no_grad()
@@ -37,7 +38,7 @@ def minimise_each(
 
     Every problem has its own direction, step length and approximation of the inverse Hessian; all are evaluated
     together and leave when an accepted step gains less than `tolerance` times the size of the value. Time beside the
-    evaluations is O(u k²).
+    evaluations is O(u k²). Ctrl-C ends the search with what it has found.
 
     Parameters
     ----------
@@ -61,7 +62,10 @@ def minimise_each(
     here, length = x.clone(), torch.ones_like(value)
     while len(which) and evaluations < max_evaluations:
         trial = here + length.unsqueeze(-1) * step
-        new_value, new_gradient = problems(trial, which)
+        try:
+            new_value, new_gradient = problems(trial, which)
+        except KeyboardInterrupt:
+            return Minimum(x, result, evaluations, is_interrupted=True)
         evaluations += 1
         slope = (gradient * step).sum(-1)
         accepted = new_value.nan_to_num(torch.inf) <= value + _ARMIJO * length * slope

@@ -181,7 +181,9 @@ def series_kernels(
     kernels = KernelBatch(like.name or "rbf", x.shape[1], L, log_parameters=True)
     model = ExactBatch(kernels, Gaussian(L, per_output=True), columns)
     noise = min(1.0, found.noise / max(float(variance.max()), 1e-300))
-    maximise_evidence(model, Lengthscales(np.ones(x.shape[1]), 1.0, noise))
+    if maximise_evidence(model, Lengthscales(np.ones(x.shape[1]), 1.0, noise)).is_interrupted:
+        # Nothing has been learnt yet that could be kept.
+        raise KeyboardInterrupt
     lengthscale, outputscale = kernels.scales(kernels.rows())
     return lengthscale.detach(), outputscale.detach() * variance
 

@@ -13,13 +13,14 @@ from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
 from manygp.models.layout import CellGrid, grid_of_cells
-from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, project
+from manygp.models.orthogonal import Basis, Rows, Sites, project
 from manygp.variational import (
     CellBatch,
     ConditionalBatch,
     ElboTerms,
     InducingBatch,
     KernelBatch,
+    KnownInputs,
     NaturalPosteriorBatch,
     Projection,
 )
@@ -265,6 +266,7 @@ class OrthogonalPredictor:
     def __init__(self, model: OrthogonalMixingModel, conditional: ConditionalBatch | ExactConditional):
         self.model, self.conditional = model, conditional
         self.H, self.D = model.basis.H.detach(), model.basis.D.detach()
+        self.known = KnownInputs(model.x)
         seen = model.basis.seen
         prior = (self.H.square() * (model._prior_variance() + self.D)).sum(-1)
         # An output without observations is like any other, but nobody knows which.
@@ -291,7 +293,8 @@ class OrthogonalPredictor:
     def _processes(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
         """Moments of z + ξ: at inputs of the table, what was observed there tells about ξ too."""
         mean, variance = self.conditional(x)
-        place, known = find_rows(self.model.x, x)
+        place = self.known.find(x)
+        place, known = place.clamp(min=0), place >= 0
         located, r = self.model.site_mean[place].T, self.model.site_noise[place].T
         D = self.D.unsqueeze(-1)
         # p(ξ | z, ẑ): mean D (ẑ − z) / (D + r), variance D r / (D + r)
@@ -315,7 +318,8 @@ class CoupledPredictor(OrthogonalPredictor):
         of_z, spread = self.conditional(x)
         a, variance = S.sqrt() * of_z.T, S * spread.T
         mean, covariance = a, torch.diag_embed(variance + self.rows.Δ)
-        place, known = find_rows(self.model.x, x)
+        place = self.known.find(x)
+        place, known = place.clamp(min=0), place >= 0
         if bool(known.any()):
             mean, covariance = mean.clone(), covariance.clone()
             mean[known], covariance[known] = self.rows.posterior(place[known], a[known], variance[known])

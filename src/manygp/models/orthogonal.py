@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from gpytorch.constraints import Positive
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.layout import CellGrid, distinct_inputs
 from manygp.variational import CellBatch
 
-__all__ = ["PROJECTIONS", "Basis", "Rows", "Sites", "find_rows", "log_normal", "project"]
+__all__ = ["PROJECTIONS", "Basis", "Rows", "Sites", "log_normal", "project"]
 
 PROJECTIONS = ("matched", "pseudo-inverse")
 # Least precision of a site, as a share of that of the prior: below it a row says nothing about a process.
@@ -233,13 +233,3 @@ def _matched(rows: Rows, S: Tensor, variance: Tensor, σ2: Tensor) -> Sites:
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """log N(residual | 0, variance), element by element."""
     return -0.5 * (residual.square() / variance + (2.0 * math.pi * variance).log())
-
-
-def find_rows(table: Float[Tensor, "N d"], x: Float[Tensor, "n d"]) -> tuple[Int[Tensor, " n"], Bool[Tensor, " n"]]:
-    """Where every row of x stands in a table, and whether it does."""
-    both = torch.cat([table, x])
-    distinct, label = both.unique(dim=0, return_inverse=True)
-    place = torch.full((len(distinct),), -1, dtype=torch.int64, device=x.device)
-    place[label[: len(table)]] = torch.arange(len(table), device=x.device)
-    found = place[label[len(table) :]]
-    return found.clamp(min=0), found >= 0

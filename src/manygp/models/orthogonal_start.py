@@ -78,11 +78,12 @@ def start_orthogonal(
 
 def climb_likelihood(
     model: OrthogonalMixingModel, rows: Callable[[], Rows], num_cells: int, max_steps: int
-) -> tuple[list[float], bool]:
-    """Climb the log likelihood, or the bound with the best q(u), by L-BFGS; returns its course and whether it is flat.
+) -> tuple[list[float], str]:
+    """Climb the log likelihood, or the bound with the best q(u), by L-BFGS; returns its course and why it ended.
 
     With all rows at hand the best q(u) is known in closed form, so that a natural step of rate 1 before every
-    evaluation makes the bound a function of the other parameters alone.
+    evaluation makes the bound a function of the other parameters alone. The reason is "converged", "steps", "failed"
+    (a step led to where nothing can be computed) or "interrupted" (Ctrl-C); the best that was found stands in any case.
 
     Parameters
     ----------
@@ -94,6 +95,11 @@ def climb_likelihood(
         Observed cells of the table.
     max_steps
         Most iterations.
+
+    Raises
+    ------
+    NumericalError
+        If nothing finite was found.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.numel()]
     optimizer = torch.optim.LBFGS(
@@ -117,18 +123,31 @@ def climb_likelihood(
             best, kept = value, [parameter.detach().clone() for parameter in parameters]
         return value
 
-    course: list[float] = []
-    is_flat = False
-    while len(course) < max_steps and not is_flat:
+    course, reason = list[float](), ""
+    while not reason:
         try:
             optimizer.step(closure)
         except NumericalError:
-            # A line search that went too far: what was found before it stands.
-            break
-        course.append(-best * num_cells)
-        is_flat = len(course) > _WINDOW and course[-1] - course[-1 - _WINDOW] < _FLAT * num_cells
+            reason = "failed"
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        if not math.isfinite(best) and reason != "interrupted":
+            raise NumericalError(
+                "The likelihood is not finite where OILMM begins: check the data for extreme values, or leave "
+                "standardize at True."
+            )
+        if math.isfinite(best):
+            course.append(-best * num_cells)
+        reason = reason or _reason_to_stop(course, num_cells, max_steps)
     with torch.no_grad():
         for parameter, value in zip(parameters, kept, strict=True):
             parameter.copy_(value)
         bound()
-    return course, is_flat
+    return course, reason
+
+
+def _reason_to_stop(course: list[float], num_cells: int, max_steps: int) -> str:
+    """Why a climb ends after such a course; empty if it goes on."""
+    if len(course) > _WINDOW and course[-1] - course[-1 - _WINDOW] < _FLAT * num_cells:
+        return "converged"
+    return "steps" if len(course) >= max_steps else ""

@@ -20,11 +20,9 @@ _MAX_POSTERIOR_NUMBERS = 20_000_000
 def choose_num_points(table: Table, scaling: Scaling, found: Lengthscales, num_processes: int = 1) -> int:
     """Inducing points of a process by how many pieces its functions have.
 
-    A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input; the pieces of all
-    inputs multiply, up to the number of inputs. Where processes are many, all their q(u) together have a limit.
+    Where processes are many, all their q(u) together have a limit.
     """
-    span = np.ptp(scaling.scale_x(table.X), axis=0)
-    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
+    pieces = found.num_pieces(scaling.scale_x(table.X))
     most = int((_MAX_POSTERIOR_NUMBERS / num_processes) ** 0.5)
     return max(1, min(max(int(pieces), _MIN_POINTS), _MAX_POINTS, table.num_inputs, most))
 

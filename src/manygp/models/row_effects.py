@@ -10,6 +10,7 @@ known of them, and they are noise as before.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from manygp.models.factor_analysis import Factors
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
 
-__all__ = ["distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
+__all__ = ["HELD_SHARE", "best_rank", "distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
 
 # Outputs and inputs from which on effects are looked for, and cells at most.
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS = 3, 20, 5_000_000
@@ -35,7 +36,7 @@ _MOST_REPEATED = 0.1
 _RANKS = (1, 2, 3, 4, 6, 8)
 # Ranks are compared on so many cells at most, by a share of these that is held out: the least gain in nats for each,
 # and by how many standard errors it has to be beyond chance.
-_RANK_CELLS, _HELD_SHARE, _LEAST_GAIN, _SURE = 1_000_000, 0.1, 0.01, 3.0
+_RANK_CELLS, HELD_SHARE, _LEAST_GAIN, _SURE = 1_000_000, 0.1, 0.01, 3.0
 _CHUNK_CELLS = 50_000
 # Steps of expectation maximisation; the noise that they begin with, and the least that they may leave.
 _STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4
@@ -45,7 +46,9 @@ _STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4
 def find_row_effects(
     model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator
 ) -> RowEffects | None:
-    """Effects of the rows of a table beside a trained model with Gaussian noise, which shrinks to what they leave.
+    """Effects of the rows of a table beside a trained model with Gaussian noise.
+
+    The noise shrinks to what they leave, unless it is fixed.
 
     None where a model of effects would not predict what f leaves in cells held out, nor where there are few outputs or
     inputs, or inputs that occur several times.
@@ -67,7 +70,8 @@ def find_row_effects(
     if rank is None:
         return None
     factors, noise = _analyse(y, rank, rng)
-    model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
+    if not model.likelihood.is_fixed:
+        model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
     effects, units = RowEffects(len(x), table.num_outputs, table.num_features, rank).to(y.device), y.new_tensor(unit)
     parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
     parts |= {"loadings": factors.loadings * units.unsqueeze(-1), "unknown": factors.own_variance() * units.square()}
@@ -132,19 +136,31 @@ def _left(
 def _choose_rank(left: Float[Tensor, "n p"], ranks: list[int], rng: np.random.Generator) -> int | None:
     """The rank under which residuals held out are most likely; None if that is not beyond chance."""
     left = left[torch.as_tensor(rng.permutation(len(left))[: _RANK_CELLS // left.shape[1]], device=left.device)]
-    held = torch.as_tensor(rng.random(left.shape) < _HELD_SHARE, device=left.device) & ~left.isnan()
+    held = torch.as_tensor(rng.random(left.shape) < HELD_SHARE, device=left.device) & ~left.isnan()
     rest, row = torch.where(held, torch.nan, left), torch.arange(len(left), device=left.device)
-    best, gained = None, -math.inf
-    for rank in ranks:
+
+    def gain(rank: int) -> Float[Tensor, " b"]:
         factors, noise = _analyse(rest, rank, rng)
         variance = (factors.variances(row) + noise)[held]
         error = (left - factors.effects(row)[0])[held]
         # log N(y | g, v + σ²) − log N(y | 0, 1)
-        gain = 0.5 * (left[held].square() - error.square() / variance - variance.log())
-        mean, deviation = float(gain.mean()), float(gain.std()) / math.sqrt(max(len(gain), 1))
+        return 0.5 * (left[held].square() - error.square() / variance - variance.log())
+
+    return best_rank(ranks, gain, _LEAST_GAIN)
+
+
+def best_rank(ranks: list[int], gain: Callable[[int], Float[Tensor, " b"]], least_gain: float) -> int | None:
+    """The rank by which cells held out gain most, in nats each; None if that is little, or not beyond chance.
+
+    Ranks are tried in their order for as long as the gain grows.
+    """
+    best, gained = None, -math.inf
+    for rank in ranks:
+        gains = gain(rank)
+        mean, deviation = float(gains.mean()), float(gains.std()) / math.sqrt(max(len(gains), 1))
         if not mean > gained:
             break
-        best, gained = rank if mean > max(_LEAST_GAIN, _SURE * deviation) else None, mean
+        best, gained = rank if mean > max(least_gain, _SURE * deviation) else None, mean
     return best
 
 

@@ -38,15 +38,14 @@ def choose_inducing_sizes(
     """Inducing points in latent and input space, by the latent directions and by the pieces of the functions.
 
     A function of all latent vectors together that is nearly linear needs a point for every direction and one more;
-    twice as many leave room for curvature. A function with lengthscale ℓ over a range r has about r / ℓ pieces along an
-    input. With several components the product of both numbers counts, since its square does.
+    twice as many leave room for curvature. With several components the product of both numbers counts, since its square
+    does.
     """
     latents = min(2 * (latent_dim * num_components + 1), _MAX_LATENTS, max(table.num_outputs, 1))
-    span = np.ptp(scaling.scale_x(table.X), axis=0)
-    distinct = len(np.unique(table.X, axis=0))
-    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), distinct))
+    distinct = np.unique(table.X, axis=0)
+    pieces = found.num_pieces(scaling.scale_x(distinct))
     most = _MAX_INPUTS if num_components == 1 else max(_MIN_INPUTS, _MAX_PRODUCT // latents)
-    return latents, min(max(int(pieces), _MIN_INPUTS), most, distinct)
+    return latents, min(max(int(pieces), _MIN_INPUTS), most, len(distinct))
 
 
 @torch.no_grad()
@@ -287,7 +286,7 @@ def _settle(model: SeparableLatentModel, batch: CellBatch, noise: float, rounds:
     for _ in range(rounds):
         # The same draws for all candidates.
         terms = model.natural_elbo(batch, torch.Generator().manual_seed(0), 1.0)
-        if isinstance(model.likelihood, Gaussian):
+        if isinstance(model.likelihood, Gaussian) and not model.likelihood.is_fixed:
             # E[log N(y | f, σ²)] = −½ log 2πσ² − E(y − f)² / 2σ², and the best σ² is the mean of E(y − f)²
             now = model.likelihood.noise.detach()
             each = terms.expected_log_lik / (batch.cell_weight * len(batch.y)) + 0.5 * torch.log(2.0 * math.pi * now)

@@ -21,7 +21,7 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.table import IntArray
 from manygp.likelihoods import Likelihood
 from manygp.models.factor_analysis import Factors
-from manygp.models.row_effects import distinct_rows, possible_ranks
+from manygp.models.row_effects import HELD_SHARE, best_rank, distinct_rows, possible_ranks
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import RowEffects
 
@@ -29,9 +29,8 @@ __all__ = ["find_site_effects"]
 
 # Cells at most, and how many are worked on at once.
 _MOST_CELLS, _CHUNK_CELLS = 20_000_000, 100_000
-# Ranks are compared on so many outputs and cells at most, by a share of these that is held out: the least gain in nats
-# for each, and by how many standard errors it has to be beyond chance.
-_RANK_OUTPUTS, _RANK_CELLS, _HELD_SHARE, _LEAST_GAIN, _SURE = 500, 1_000_000, 0.1, 1e-3, 3.0
+# Ranks are compared on so many outputs and cells at most, and the least gain in nats for each cell held out.
+_RANK_OUTPUTS, _RANK_CELLS, _LEAST_GAIN = 500, 1_000_000, 1e-3
 # How often cells are linearised, with steps of expectation maximisation each time, and the most that a mean may move.
 _ROUNDS, _STEPS, _MOST_MOVE = 4, 3, 5.0
 # The likelihood's own parameters: steps, the first of them, the largest; cells, and inputs, that are enough for them.
@@ -170,17 +169,14 @@ def _analyse(cells: _Cells, rank: int, rng: np.random.Generator, refit: bool) ->
 
 def _choose_rank(cells: _Cells, ranks: list[int], rng: np.random.Generator) -> int | None:
     """The rank under which cells held out become most likely; None if that is not beyond chance."""
-    held = torch.as_tensor(rng.random(cells.y.shape) < _HELD_SHARE, device=cells.y.device)
+    held = torch.as_tensor(rng.random(cells.y.shape) < HELD_SHARE, device=cells.y.device)
     rest, held_out = (replace(cells, y=torch.where(mask, torch.nan, cells.y)) for mask in (held, ~held))
-    before, best, gained = held_out.log_probs(None), None, -math.inf
-    for rank in ranks:
-        gain = held_out.log_probs(_analyse(rest, rank, rng, refit=False)) - before
-        if float(gain.mean()) <= gained:
-            break
-        gained = float(gain.mean())
-        error = float(gain.std()) / math.sqrt(max(len(gain), 1))
-        best = rank if gained > max(_LEAST_GAIN, _SURE * error) else None
-    return best
+    before = held_out.log_probs(None)
+
+    def gain(rank: int) -> Float[Tensor, " b"]:
+        return held_out.log_probs(_analyse(rest, rank, rng, refit=False)) - before
+
+    return best_rank(ranks, gain, _LEAST_GAIN)
 
 
 def _refit(

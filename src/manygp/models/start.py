@@ -152,15 +152,13 @@ def choose_num_inducing(
 ) -> int:
     """Inducing points by how many pieces the functions have.
 
-    A function with lengthscale ℓ over a range r has about r / ℓ independent pieces along that input. The pieces of all
-    inputs multiply, up to the number of distinct inputs; each needs a point for every latent direction and one more,
-    and `spare` times as many where hardly anything is noise.
+    Each needs a point for every latent direction and one more, and `spare` times as many where hardly anything is
+    noise.
     """
     cells = table.num_observed
     affordable = min(math.sqrt(_CHEAP_PASS / cells), cells / _CELLS_PER_POINT, _MOST_INDUCING)
     most = max(_MAX_INDUCING, int(affordable))
-    span = np.ptp(scaling.scale_x(table.X), axis=0)
-    pieces = float(np.minimum(np.prod(1.0 + 2.0 * span / found.lengthscale), table.num_inputs))
+    pieces = found.num_pieces(scaling.scale_x(table.X))
     wanted = int(spare * pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)
     return max(1, min(max(wanted, _MIN_INDUCING), most, cells))
 
@@ -300,7 +298,8 @@ def _start_latents(
 
     Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
-    should not exceed the noise.
+    should not exceed the noise. σ² is the variance of the signal at least, of which outputs that are much alike share
+    all but v.
     """
     D = factors.rank
     power = np.square(factors.row_factors).mean(0)

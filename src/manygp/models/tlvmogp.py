@@ -1,5 +1,7 @@
 """T-LVMOGP: one sparse GP in an embedding of inputs and latent vectors of outputs."""
 
+import copy
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -99,6 +101,18 @@ class TransformedLatentModel(LatentVariableModel):
         self.row_effects = None
         self.register_buffer("own_slopes", flat.new_zeros(latents.num_outputs, len(flat)) if has_trend else None)
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters but for kernel, likelihood, levels and trend: those of Φ, P H + P H², M E, M + M².
+
+        As the paper counts other models: factors of covariances as squares. Latent vectors without a covariance, or
+        with a diagonal one, count what they have.
+        """
+        m, mean = len(self.gp.Z), self.latents.mean
+        square = mean.numel() * self.latents.dim if self.latents.posterior == "full" else self.latents.scale.numel()
+        network = sum(weights.numel() for weights in self.embedding.parameters())
+        return network + mean.numel() + square + self.gp.Z.numel() + m + m**2
+
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
         return self.embedding(torch.cat([x.to(h.dtype), h], -1) / self.units).to(x.dtype)
@@ -152,6 +166,13 @@ class TransformedLatentModel(LatentVariableModel):
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
+
+    def without_noise(self) -> "TransformedLatentModel":
+        """The same model for predictions of functions: effects of which nothing is known are noise and left out."""
+        new = copy.copy(self)
+        new._modules = dict(self._modules)
+        new.row_effects = None if self.row_effects is None else self.row_effects.without_noise()
+        return new
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "Predictor":

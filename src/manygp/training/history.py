@@ -30,8 +30,9 @@ class History:
     records
         One `EpochRecord` per epoch.
     stop_reason
-        "converged", "epochs" (the number asked for was reached), "budget", "interrupted", or "start" (which the
-        model went back to, since no epoch improved on it).
+        "converged", "epochs" (the number asked for was reached), "budget", "interrupted", "start" (which the model went
+        back to, since no epoch improved on it), or "failed" (a step of OILMM led to where nothing can be computed, and
+        what was found before it stands).
     """
 
     records: list[EpochRecord] = field(default_factory=list)

@@ -11,6 +11,7 @@ from manygp.variational.evidence_batch import GaussianEvidenceBatch
 from manygp.variational.inducing import Conditional, InducingGP
 from manygp.variational.inducing_batch import ConditionalBatch, InducingBatch, Projection
 from manygp.variational.kernel_batch import KernelBatch, Mixture
+from manygp.variational.known_inputs import KnownInputs
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
@@ -34,6 +35,7 @@ __all__ = [
     "InducingBatch",
     "InducingGP",
     "KernelBatch",
+    "KnownInputs",
     "Latents",
     "Mixture",
     "NaturalPosterior",

@@ -1,15 +1,21 @@
 """Effects that rows of a table have on all outputs."""
 
-import numpy as np
+import copy
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from manygp.variational.known_inputs import KnownInputs
 
 __all__ = ["RowEffects"]
 
 
 class RowEffects(nn.Module):
     """g_np = b_pᵀ r_n with q(r_n) = N(m_n, C_n) at the inputs of a table, and r ~ N(0, I) at any other.
+
+    Where nothing is known of an effect, at other inputs and for outputs that came later, it is noise of the
+    observations.
 
     Parameters
     ----------
@@ -26,6 +32,8 @@ class RowEffects(nn.Module):
         b, shape (p, k).
     unknown
         Variances of effects on outputs whose loadings nobody knows, shape (p,).
+    has_noise
+        Whether effects of which nothing is known are part of the variance.
     """
 
     inputs: Tensor
@@ -40,18 +48,28 @@ class RowEffects(nn.Module):
         shapes = {"inputs": (n, num_features), "mean": (n, k), "covariance": (n, k, k), "loadings": (p, k)}
         for name, shape in {**shapes, "unknown": (p,)}.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
+        self.has_noise = True
+        self._known: KnownInputs | None = None
 
     def forward(
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """Means and variances of the effects on cells (x, outputs)."""
-        row, b = self._rows(x), self.loadings[outputs]
-        is_known, row = row >= 0, row.clamp(min=0)
-        mean = (b * self.mean[row]).sum(-1)
-        variance = torch.einsum("bi,bij,bj->b", b, self.covariance[row], b)
+        if self._known is None:
+            self._known = KnownInputs(self.inputs)
+        row, b, unknown = self._known.find(x), self.loadings[outputs], self.unknown[outputs]
         prior = b.square().sum(-1)
-        return torch.where(is_known, mean, 0.0), torch.where(is_known, variance, prior) + self.unknown[outputs]
+        is_known, row = (row >= 0) & (prior > 0.0), row.clamp(min=0)
+        mean = (b * self.mean[row]).sum(-1)
+        variance = torch.einsum("bi,bij,bj->b", b, self.covariance[row], b) + unknown
+        noise = prior + unknown if self.has_noise else torch.zeros_like(prior)
+        return torch.where(is_known, mean, 0.0), torch.where(is_known, variance, noise)
+
+    def without_noise(self) -> "RowEffects":
+        """The same effects as part of functions alone: those of which nothing is known are left out."""
+        new = copy.copy(self)
+        new.has_noise = False
+        return new
 
     def with_new_outputs(self, count: int, alone: bool = False) -> "RowEffects":
         """The same effects for new outputs behind the old ones, or instead of them; their loadings are not known."""
@@ -63,21 +81,3 @@ class RowEffects(nn.Module):
         new.loadings[:old], new.unknown[:old] = self.loadings[:old], self.unknown[:old]
         new.unknown[old:] = (self.loadings.square().sum(-1) + self.unknown).mean()
         return new
-
-    def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
-        """Numbers of the rows that have these inputs, to the last digit; -1 if there is none."""
-        if self._sorted is None:
-            keys = _keys(self.inputs)
-            order = np.argsort(keys)
-            self._sorted = keys[order], order
-        (keys, order), wanted = self._sorted, _keys(x)
-        place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        found = np.where(keys[place] == wanted, order[place], -1)
-        return torch.as_tensor(found, device=x.device)
-
-
-def _keys(x: Tensor) -> np.ndarray:
-    """Rows of numbers as single items that can be sorted; a negative zero is a zero."""
-    values = np.ascontiguousarray(x.detach().cpu().double().numpy() + 0.0)
-    keys: np.ndarray = values.view(f"V{values.itemsize * values.shape[1]}").ravel()
-    return keys

@@ -248,7 +248,7 @@ def _gradient_of_Kuu(
 ) -> Float[Tensor, "m m"]:
     """∂/∂Kuu of Σ sᵢ μᵢ + cᵢ vᵢ = mᵀ a + tr(R W) + const, R = S − ω I, where a and W depend on Kuu through L.
 
-    As in `evidence._Misfit`, through L in closed form.
+    As in `GaussianEvidence`, through L in closed form.
     """
     R = q.covariance.clone()
     R.diagonal().sub_(shrinkage)

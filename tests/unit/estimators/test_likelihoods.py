@@ -168,6 +168,49 @@ def test_automatic_exposure_finds_size_factors_despite_gaps():
     assert found[15:].mean() / found[:15].mean() == pytest.approx(4.0, rel=0.1)
 
 
+@pytest.mark.parametrize("name", ["tlvmogp", "lvmogp", "gs-lvmogp"])
+def test_every_cell_of_a_list_has_an_exposure(name):
+    row, column = np.indices(COUNTS.shape).reshape(2, -1)
+    cells, settings = (X[row], column, COUNTS[row, column]), {"likelihood": "poisson", "device": "cpu"}
+    model = ESTIMATORS[name](latent_dim=2, epochs=2, progress=False, **settings)
+    # Cells without a value have an exposure too, which is left out with them.
+    model.fit_cells(*cells, exposure=EXPOSURE[row])
+    seen = ~np.isnan(cells[2])
+    np.testing.assert_array_equal(model.exposure_, EXPOSURE[row][seen])
+    once, twice = model.predict(X), model.fit_cells(*cells, exposure=2.0 * EXPOSURE[row]).predict(X)
+    np.testing.assert_allclose(twice, 0.5 * once, rtol=0.05)
+    model.fit_cells(*cells, exposure="auto")
+    np.testing.assert_allclose(model.exposure_, size_factors(Grid(X, COUNTS))[row][seen])
+    with pytest.raises(DataError, match="exposure has 30 numbers and there are 180 rows"):
+        model.fit_cells(*cells, exposure=EXPOSURE)
+
+
+def test_scores_take_an_exposure():
+    model = tiny("poisson").fit(X, COUNTS, exposure=EXPOSURE)
+    scores = [model.score(X, COUNTS, exposure=factor * EXPOSURE) for factor in (1.0, 20.0)]
+    assert scores[0] > 0 > scores[1]
+    assert model.score(X, COUNTS) == model.score(X, COUNTS, exposure=np.ones(30))
+
+
+def test_models_without_exposure_say_so():
+    for fit in (lambda model: model.fit(X, REALS, exposure=EXPOSURE), lambda model: model.fit(with_exposure())):
+        with pytest.raises(SettingError, match="IndGP takes no exposure"):
+            fit(manygp.IndGP(device="cpu", progress=False))
+
+
+def with_exposure():
+    table = Grid(X, COUNTS)
+    table.exposure = EXPOSURE
+    return table
+
+
+def test_a_table_brings_its_exposure():
+    model = tiny("poisson").fit(with_exposure())
+    np.testing.assert_array_equal(model.predict(X), tiny("poisson").fit(X, COUNTS, exposure=EXPOSURE).predict(X))
+    assert model.evaluate(with_exposure()) == model.evaluate(X, COUNTS, exposure=EXPOSURE)
+    assert model.score(with_exposure()) == model.score(X, COUNTS, exposure=EXPOSURE)
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "bernoulli"])
 def test_exposure_belongs_to_counts(likelihood):
     with pytest.raises(SettingError, match="takes no exposure, which belongs to counts"):

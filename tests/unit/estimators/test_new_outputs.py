@@ -261,3 +261,27 @@ def test_what_adapt_refuses(free, field):
         free.adapt(X, Y, exposure=np.ones(12))
     with pytest.raises(manygp.NotFittedError):
         manygp.TLVMOGP().adapt(X, Y)
+
+
+@pytest.mark.parametrize("likelihood", ["negative-binomial", "zinb"])
+def test_a_single_output_has_rows_of_its_own_as_many_have(likelihood, tmp_path):
+    rng = np.random.default_rng(0)
+    counts = rng.negative_binomial(2, 0.3, size=(12, 3)).astype(float)
+    model = manygp.TLVMOGP(**TINY | {"num_inducing": 8}, likelihood=likelihood).fit(X, counts[:, :1])
+    adapted = model.adapt(X, counts[:, 1:])
+    assert adapted.model_.likelihood.dispersion.shape == (3,)
+    assert np.isfinite(adapted.predict(X)).all()
+    for name, saved in (("one", model), ("three", adapted)):
+        saved.save(tmp_path / name)
+        np.testing.assert_array_equal(manygp.load(tmp_path / name).predict(X), saved.predict(X))
+
+
+def test_outputs_are_adapted_alike_in_parts_and_at_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    counts = rng.negative_binomial(2, 0.3, size=(12, 8)).astype(float)
+    model = manygp.TLVMOGP(**TINY, likelihood="negative-binomial").fit(X, counts[:, :5])
+    whole = model.adapt(X, counts[:, 5:])
+    monkeypatch.setattr("manygp.estimators.adapted._ADAPTED_CELLS", 12)
+    parts = model.adapt(X, counts[:, 5:])
+    assert parts.model_.likelihood.dispersion.shape == (8,)
+    np.testing.assert_allclose(parts.predict(X), whole.predict(X), rtol=1e-3)

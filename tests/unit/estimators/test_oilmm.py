@@ -29,6 +29,7 @@ def test_shared_shocks_are_known_where_something_was_observed(rng):
     _, there = model.predict(X, return_std=True)
     _, between = model.predict(X[:-1] + 0.5 / 39, return_std=True)
     assert between.min() > 3 * there.max()
+    np.testing.assert_allclose(model.predict(X.astype(np.float32)), model.predict(X), atol=1e-3)
 
 
 def test_sizes_are_chosen(rng):

@@ -67,6 +67,11 @@ def test_draws_follow_the_generator_and_leave_the_global_one_alone():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+def test_draws_leave_generators_of_other_devices_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("seeded all devices"))
+    assert Given(student_t()).sample(F, OUTPUTS, worlds.generator()).isfinite().all()
+
+
 def test_values_outside_the_support_are_refused():
     given = Given(gpytorch.likelihoods.BetaLikelihood())
     with pytest.raises(DataError, match=r"Y holds 1\.5, but Given observations are of the support Interval"):

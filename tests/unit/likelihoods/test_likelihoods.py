@@ -72,6 +72,24 @@ def test_given_likelihoods_must_fit():
         make_likelihood(NegativeBinomial(3), 3, link="exp")
 
 
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_rows_are_told_by_name_however_few_they_are(name):
+    options = {"per_output": True} if name in ("gaussian", "student-t") else {}
+    one, three = (make_likelihood(name, p, **options) for p in (1, 3))
+    assert one.rows == three.rows == tuple(one.row_names())
+    assert one.for_outputs(3).state_dict().keys() == three.state_dict().keys()
+    for joined in (one.joined(three), make_likelihood(one, 4)):
+        assert all(getattr(joined, row).shape == (4,) for row in joined.rows)
+
+
+def test_what_all_outputs_share_is_no_row_and_constants_may_be():
+    assert NegativeBinomial(3, per_output=False).rows == ()
+    constant = NegativeBinomial(2, dispersion=0.7, learn_dispersion=False)
+    assert constant.rows == ("log_dispersion",)
+    assert constant.row_names() == []
+    assert_close(constant.joined(NegativeBinomial(1, dispersion=0.1)).log_dispersion.exp(), [0.7, 0.7, 0.1])
+
+
 # -- by data -----------------------------------------------------------------------------------------------------------
 
 
@@ -154,16 +172,31 @@ def test_a_noise_that_is_set_is_a_start_not_a_constant():
     assert float(slope) > 0
 
 
+def test_a_noise_that_is_not_learned_stays_and_is_one_for_each_output_of_a_model():
+    for fixed in (Gaussian(noise=0.2, learn_noise=False), Gaussian(noise=0.2).requires_grad_(False)):
+        assert fixed.is_fixed
+        fixed.start_from(torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.int64))
+        own = make_likelihood(fixed, 3)
+        assert own.is_fixed
+        assert own.rows == ("raw_noise",)
+        assert_close(own.noise, torch.full((3,), 0.2, dtype=torch.float64))
+        assert own.for_outputs(2).is_fixed
+    assert not Gaussian(noise=0.2).is_fixed
+    assert_close(Gaussian(2, noise=[0.1, 3e-12], per_output=True, learn_noise=False).variances(2), [0.1, 3e-12])
+
+
 def test_the_noise_starts_at_the_residuals():
     outputs = torch.arange(2).repeat(20_000)
     f = torch.linspace(0, 5, len(outputs), dtype=torch.float64)
     y = Gaussian(2, per_output=True)
     y.noise = torch.tensor([0.1, 0.6], dtype=torch.float64)
     y = y.sample(f, outputs, worlds.generator()).detach()
-    own, shared, flat = (Gaussian(2, per_output=own).requires_grad_(False) for own in (True, False, False))
+    own, shared, flat = (Gaussian(2, per_output=own) for own in (True, False, False))
     own.start_from(y, outputs, f)
     shared.start_from(y, outputs, f)
     flat.start_from(y, outputs)
+    for likelihood in (own, shared, flat):
+        likelihood.requires_grad_(False)
     assert (own.noise / torch.tensor([0.1, 0.6]) - 1.0).abs().max() < 0.05
     assert abs(float(shared.noise) - 0.35) < 0.02
     assert abs(float(flat.noise) - 0.35 - float(f.var())) < 0.1

@@ -34,7 +34,7 @@ def test_parameters_are_as_many_as_the_paper_counts(q):
         "prior_mean": False,
     }
     model = GSLVMOGP(num_components=q, preset="paper")._restore(sizes)
-    counted = model.num_parameters()
+    counted = model.num_parameters
     assert counted == q * h * p + q * h**2 * p + k * j + k**2 + j**2 + q * j * h + k * d
     parts = (model.latents, model.posterior)
     held = sum(parameter.numel() for part in parts for parameter in part.parameters())

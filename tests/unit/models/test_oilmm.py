@@ -12,7 +12,7 @@ from manygp.errors import NumericalError
 from manygp.likelihoods import Gaussian
 from manygp.models.evidence import Lengthscales
 from manygp.models.oilmm import ExactConditional, ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
-from manygp.models.orthogonal import Basis, Rows, Sites, find_rows, log_normal, project
+from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
 from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
@@ -68,14 +68,6 @@ def test_lots_of_rows_join(rng):
         assert_close(whole.log_scale, torch.cat([sites.log_scale for sites in apart]))
 
 
-def test_rows_are_found_by_their_inputs(rng):
-    table = worlds.normal(rng, 6, 2)
-    place, known = find_rows(table, torch.stack([table[4], table[4] + 1e-12, table[0]]))
-    assert known.tolist() == [True, False, True]
-    assert place[0] == 4
-    assert place[2] == 0
-
-
 def test_log_normal(rng):
     residual, variance = worlds.normal(rng, 4), worlds.normal(rng, 4).exp()
     expected = torch.distributions.Normal(0.0, variance.sqrt()).log_prob(residual)
@@ -119,8 +111,8 @@ def test_climbing_finds_more_likelihood(rng, num_inducing):
     table = low_rank_table(rng)
     model, _ = started(rng, table, num_inducing=num_inducing)
     batch = worlds.whole_batch(table)
-    course, is_flat = climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 15)
-    assert len(course) == 15 or is_flat
+    course, reason = climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 15)
+    assert reason == ("steps" if len(course) == 15 else "converged")
     assert course[-1] > course[0]
     assert all(after >= before for before, after in itertools.pairwise(course))
     rows = model.rows(batch)
@@ -132,17 +124,40 @@ def test_climbing_finds_more_likelihood(rng, num_inducing):
     assert isinstance(predictor.conditional, ExactConditional) == (num_inducing is None)
 
 
-def test_a_search_that_fails_keeps_what_it_had(rng, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "expected"), [(NumericalError("too far"), "failed"), (KeyboardInterrupt(), "interrupted")]
+)
+@pytest.mark.parametrize("call", [2, 6])
+def test_a_search_that_is_cut_short_keeps_what_it_had_and_says_so(rng, error, expected, call):
     table = low_rank_table(rng)
     model, _ = started(rng, table)
     batch, calls = worlds.whole_batch(table), []
 
     def rows():
         calls.append(1)
-        if len(calls) == 6:
-            raise NumericalError("too far")
+        if len(calls) == call:
+            raise error
         return model.rows(batch)
 
     before = float(model.log_likelihood(model.rows(batch)).detach())
-    climb_likelihood(model, rows, table.num_observed, 30)
-    assert float(model.log_likelihood(model.rows(batch)).detach()) >= before
+    course, reason = climb_likelihood(model, rows, table.num_observed, 30)
+    after = float(model.log_likelihood(model.rows(batch)).detach())
+    assert reason == expected
+    assert after >= before
+    np.testing.assert_allclose(course[-1], after, rtol=1e-9)
+
+
+@pytest.mark.parametrize("how", ["error", "infinite"])
+def test_a_search_that_finds_nothing_finite_is_no_fit(rng, monkeypatch, how):
+    table = low_rank_table(rng)
+    model, _ = started(rng, table)
+    batch = worlds.whole_batch(table)
+
+    def broken(rows):
+        if how == "error":
+            raise NumericalError("nothing")
+        return torch.inf * model.basis.S.sum()
+
+    monkeypatch.setattr(model, "log_likelihood", broken)
+    with pytest.raises(NumericalError, match="not finite where OILMM begins: check the data"):
+        climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 5)

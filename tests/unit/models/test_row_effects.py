@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import manygp
-from manygp.models.row_effects import _analyse
+from manygp.models.row_effects import _analyse, best_rank
 from manygp.variational import RowEffects
 
 from ...laws import worlds
@@ -71,6 +71,34 @@ def test_new_outputs_have_effects_that_nobody_knows(rng, alone):
             assert_close(one, other)
 
 
+def test_effects_of_which_nothing_is_known_may_be_left_out(rng):
+    effects = random_effects(rng)
+    x, outputs = torch.cat([effects.inputs[:1], worlds.normal(rng, 1, 2)]), torch.tensor([1, 1])
+    (mean, variance), (same, quiet) = effects(x, outputs), effects.without_noise()(x, outputs)
+    assert_close(mean, same)
+    assert_close(quiet[0], variance[0])
+    assert float(quiet[1]) == 0.0 < float(variance[1])
+    new = effects.with_new_outputs(1)
+    assert float(new(x[:1], torch.tensor([4]))[1]) > 0.0
+    assert float(new.without_noise()(x[:1], torch.tensor([4]))[1]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ({1: 0.5, 2: 0.7, 3: 0.6, 4: 9.0}, 2),
+        ({1: 0.5, 2: 0.7}, 2),
+        ({1: 0.05, 2: 0.01}, None),
+        ({1: -1.0, 2: 0.5, 3: 0.5}, 2),
+    ],
+    ids=str,
+)
+def test_ranks_are_tried_while_the_gain_grows(gains, expected):
+    chance = torch.tensor([-0.1, 0.1], dtype=torch.float64).repeat(50)
+    assert best_rank(list(gains), lambda rank: gains[rank] + chance, 0.1) == expected
+    assert best_rank(list(gains), lambda rank: gains[rank] + 1e3 * chance, 0.1) is None
+
+
 def test_noise_that_factors_leave_is_found(rng):
     n, p = 2000, 6
     B = worlds.normal(rng, p, 2)
@@ -93,6 +121,10 @@ def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, 
     assert 0.8 < ours["coverage90"] < 0.98
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(manygp.load(tmp_path / "model").predict(X), model.predict(X))
+    # Inputs are the same after a trip through single precision or a file.
+    for rounded in (X.astype(np.float32), np.round(X, 6)):
+        np.testing.assert_allclose(model.predict(rounded), model.predict(X), atol=1e-3)
+    assert np.abs(model.predict(X + 1e-3) - model.predict(X)).mean() > 0.1
 
 
 def test_what_is_rough_is_left_to_effects(rng):
@@ -121,7 +153,11 @@ def test_elsewhere_effects_are_noise(rng):
     assert model.model_.row_effects is not None
     scores, mean = model.evaluate(X[200:], Y[200:]), model.predict(X[200:])
     assert 0.8 < scores["coverage90"] < 0.97
+    functions = model.predict_dist(X[200:], observation_noise=False).variance
+    known = model.predict_dist(X[:200], observation_noise=False).variance
     model.model_.row_effects = None
+    np.testing.assert_array_equal(model.predict_dist(X[200:], observation_noise=False).variance, functions)
+    assert (model.predict_dist(X[:200], observation_noise=False).variance < known).all()
     np.testing.assert_array_equal(model.predict(X[200:]), mean)
     assert model.evaluate(X[200:], Y[200:])["coverage90"] < scores["coverage90"] - 0.1
 
