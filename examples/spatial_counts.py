@@ -26,12 +26,11 @@ else:
     section = anndata.AnnData(sparse.csr_matrix(rng.poisson(rate * rng.gamma(5.0, 0.2, size=(250, 1)))))
     section.obsm["spatial"] = places
 
-counts, hidden = section.X.toarray(), rng.random(section.shape) < 0.1
+hidden = rng.random(section.shape) < 0.1
 model = manygp.TLVMOGP(likelihood="zinb", num_inducing=50, latent_dim=2, epochs=20)
 model.fit(section, mask=~hidden, exposure="auto")
 
-size = model.exposure_
-scores = model.predict_dist(section, exposure=size).score(np.where(hidden, counts, np.nan))
+scores = model.evaluate(section, mask=hidden, exposure=model.exposure_)
 print(f"Held-out counts: nll {scores['nll']:.2f}, in their 90% intervals {scores['coverage90']:.0%}")
 model.annotate(section)
 print("Layers:", list(section.layers), "and latent vectors of genes:", section.varm["manygp_latent"].shape)

@@ -14,6 +14,9 @@ PROMISES = {
     "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,
     "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},
+    "xarray_field": lambda names: (
+        names["filled"]["mean"].dims == names["field"].dims and 0.85 <= names["inside"] <= 0.95
+    ),
 }
 
 

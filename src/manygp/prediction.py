@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 
 from manygp.data import Scaling
+from manygp.data.axes import Axes
+from manygp.data.fields import as_dataset, input_names
 from manygp.data.names import find_outputs, given_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+
+if TYPE_CHECKING:
+    import xarray
 
 __all__ = ["Prediction"]
 
@@ -54,6 +59,10 @@ class Prediction:
         Where the components and the likelihood live.
     exposure
         What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
+    rows
+        Inputs of the rows as the user knows them, for export; `inputs` by default.
+    axes
+        What the container of the fit called inputs and outputs.
     """
 
     def __init__(
@@ -68,10 +77,13 @@ class Prediction:
         output_names: Sequence[Hashable],
         device: torch.device,
         exposure: FloatArray | None = None,
+        rows: pd.DataFrame | None = None,
+        axes: Axes | None = None,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
         self._outputs, self._device, self._exposure = outputs, device, exposure
+        self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     # -- moments -------------------------------------------------------------------------------------------------
@@ -206,17 +218,34 @@ class Prediction:
     # -- export --------------------------------------------------------------------------------------------------
 
     def to_frame(self, level: float = 0.9) -> pd.DataFrame:
-        """A long table: inputs, output, mean, std and the ends of the central interval."""
+        """A long table: inputs, output, mean, std and the ends of the central interval.
+
+        Inputs have the names and dates that they were given with, else x0, x1 and so on. Labels of rows become the
+        index. An input that is called like one of the other columns gets "input_" in front.
+        """
         lower, upper = self.interval(level)
         percent = f"{100 * level:g}"
-        rows = np.arange(len(self.inputs))
-        names: Sequence[Hashable] = self.output_names
-        if len(self.shape) == 2:
-            rows, names = rows.repeat(self.shape[1]), list(self.output_names) * self.shape[0]
-        frame = pd.DataFrame(self.inputs[rows], columns=[f"x{d}" for d in range(self.inputs.shape[1])])
-        frame["output"] = pd.Series(list(names), dtype=object)
         columns = {"mean": self.mean, "std": self.std, f"lower{percent}": lower, f"upper{percent}": upper}
+        width = 1 if len(self.shape) == 1 else self.shape[1]
+        frame = self._rows.iloc[np.arange(len(self._rows)).repeat(width)]
+        if isinstance(self._rows.index, pd.RangeIndex):
+            frame = frame.reset_index(drop=True)
+        frame = frame.set_axis(input_names(frame, {"output", *columns}), axis=1)
+        outputs = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
+        frame["output"] = pd.Series(outputs, frame.index, dtype=object)
         return frame.assign(**{name: values.reshape(-1) for name, values in columns.items()})
+
+    def to_xarray(self, level: float = 0.9) -> "xarray.Dataset":
+        """An xarray Dataset: mean, std and the ends of the central interval, lower and upper.
+
+        After a fit to a DataArray it has the dimensions of that, and NaN where an output was not asked for; otherwise
+        one dimension of inputs and one of outputs, called "input" and "output" unless they have names. A list of cells
+        has the one dimension "cell".
+        """
+        lower, upper = self.interval(level)
+        values = {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
+        dataset: xarray.Dataset = as_dataset(values, self._rows, self.output_names, self._axes)
+        return dataset.assign_attrs(level=level)
 
     # -- one chunk at a time -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 
 from .registry import ESTIMATORS
 
-NAMES = ("a", "b", ("c", 1), 7, "e")
+NAMES = ("a", "b", ("c", 1), 3, "e")
 
 
 def observations():

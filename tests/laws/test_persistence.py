@@ -114,6 +114,67 @@ def test_arrays_infinities_and_generators_among_the_settings(tmp_path):
     assert_same(loaded, model)
 
 
+def test_tuples_of_sizes_survive(tmp_path):
+    X, Y = observations()
+    model = manygp.SGPRN(2, (2, np.int64(2)), epochs=2, device="cpu", progress=False).fit(X, Y[:, :4])
+    loaded = reload(model, tmp_path / "model")
+    assert loaded.output_shape == (2, 2)
+    assert [type(size) for size in loaded.output_shape] == [int, int]
+    assert_same(loaded, model)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"kernel": "matern32"}, {"num_blocks": 5}, {"likelihood": "pooled-gaussian"}, {"preset": "paper"}],
+    ids=str,
+)
+def test_a_model_is_saved_with_the_settings_of_its_fit(tmp_path, changed):
+    X, Y = observations()
+    model = manygp.TLVMOGP(**TINY, likelihood="auto").fit(X, Y)
+    settings = model.get_params()
+    model.set_params(**changed)
+    loaded = reload(model, tmp_path / "model")
+    assert loaded.get_params() == settings
+    assert_same(loaded, model)
+    # A fit that fails changes nothing, and the settings at hand stay those of the user.
+    with pytest.raises(manygp.DataError):
+        model.fit(X[:3], Y)
+    assert model.get_params() == settings | changed
+    assert reload(model, tmp_path / "again").get_params() == settings
+    # The next fit counts.
+    model.set_params(preset="fast").fit(X, Y)
+    assert reload(model, tmp_path / "model").get_params() == model.get_params()
+
+
+def test_samples_of_predictions_are_those_set_last(tmp_path):
+    model = copy.copy(fitted("tlvmogp")).set_params(num_samples=3)
+    assert_same(reload(model, tmp_path / "model"), model)
+
+
+def test_the_exposure_of_a_fit_survives(tmp_path):
+    X, Y = observations()
+    counts = np.round(np.abs(Y))
+    model = manygp.TLVMOGP(**TINY | {"standardize": True}, likelihood="poisson").fit(X, counts, exposure="auto")
+    loaded = reload(model, tmp_path / "model")
+    assert np.array_equal(loaded.exposure_, model.exposure_)
+    assert not hasattr(reload(fitted("tlvmogp"), tmp_path / "plain"), "exposure_")
+
+
+def test_a_loaded_model_is_on_its_device(folder, monkeypatch):
+    monkeypatch.setattr(persistence, "resolve_device", lambda device: torch.device("meta"))
+    assert {value.device.type for value in manygp.load(folder).model_.state_dict().values()} == {"meta"}
+
+
+def test_a_device_that_is_not_here(folder):
+    settings = json.loads((folder / "manygp.json").read_text())["settings"]
+    edit(folder, settings=settings | {"device": "mps"})
+    with pytest.warns(UserWarning, match="device='mps', which cannot be used here: it is loaded on the CPU") as caught:
+        loaded = manygp.load(folder)
+    assert caught[0].filename == __file__
+    assert loaded.device == "mps"
+    assert_same(loaded, fitted("tlvmogp"))
+
+
 def test_names_of_features_and_outputs_survive(tmp_path):
     X, Y = observations()
     frame = pd.DataFrame(X, columns=["day"])
@@ -129,7 +190,7 @@ def test_numpy_names_and_one_dimensional_targets_survive(tmp_path):
     X, Y = observations()
     model = manygp.TLVMOGP(**TINY).fit(X, Y, output_names=np.arange(5) * 10)
     loaded = reload(model, tmp_path / "numbers")
-    assert np.array_equal(loaded.predict(X, outputs=[20]), model.predict(X, outputs=[2]))
+    assert np.array_equal(loaded.predict(X, outputs=[20]), model.predict(X)[:, [2]])
     flat = manygp.TLVMOGP(**TINY).fit(X, np.nan_to_num(Y[:, 0]))
     assert np.array_equal(reload(flat, tmp_path / "flat").predict(X), flat.predict(X))
     assert flat.predict(X).shape == (24,)

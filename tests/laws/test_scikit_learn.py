@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from manygp import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP
+from manygp import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, DataError, IndGP
 
 from .conftest import fresh, observations
 from .registry import ESTIMATORS
@@ -70,6 +70,14 @@ def test_a_second_fit_forgets_the_first(name):
     assert np.array_equal(twice.predict(X), fresh(name).fit(X, Y).predict(X))
 
 
+def test_targets_go_by_the_same_name_everywhere():
+    X, Y = observations()
+    model = fresh("tlvmogp").fit(X, y=Y)
+    assert np.array_equal(model.predict(X), fresh("tlvmogp").fit(X, Y).predict(X))
+    assert model.score(X, y=Y) == model.score(X, Y)
+    assert model.evaluate(X, y=Y) == model.evaluate(X, Y)
+
+
 def test_pipelines(rng):
     X, Y = observations()
     pipeline = make_pipeline(StandardScaler(), fresh("tlvmogp")).fit(1000.0 * X, Y)
@@ -118,5 +126,14 @@ def test_score_is_r_squared_over_observed_cells(rng):
     weight = rng.uniform(size=len(X))
     assert model.score(X, full) == pytest.approx(r2_score(full, model.predict(X)))
     assert model.score(X, full, weight) == pytest.approx(r2_score(full, model.predict(X), sample_weight=weight))
+    # Constant outputs count, and those without observations do not.
+    full[:, 0] = 0.5
+    assert model.score(X, full) == pytest.approx(r2_score(full, model.predict(X)))
+    full[1:, 1], full[:, 2:] = np.nan, np.nan
+    # The mean of equal numbers has a rounding error here, by which scikit-learn would divide.
+    full[:, 0], full[0, 1] = 0.1, model.predict(X)[0, 1]
+    assert model.score(X, full) == 0.5
+    with pytest.raises(DataError, match="sample_weight is 0 wherever Y is observed"):
+        model.score(X, full, np.zeros(len(X)))
     by_hand = [r2_score(y[~np.isnan(y)], m[~np.isnan(y)]) for y, m in zip(Y.T, model.predict(X).T, strict=True)]
     assert model.score(X, Y) == pytest.approx(np.mean(by_hand))

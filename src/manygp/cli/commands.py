@@ -8,7 +8,7 @@ import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.reading import describe, fit_table, listed, match_inputs, match_names, score_table, some, with_inputs
+from manygp.cli.reading import describe, listed, match_inputs, match_names, score_table, some
 from manygp.cli.settings import model_class, parse_settings
 from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
 from manygp.data import Table
@@ -53,6 +53,7 @@ _STOP_REASONS = {
     "budget": "the most allowed",
     "interrupted": "then interrupted",
     "start": "none of which improved on the start",
+    "failed": "then the numbers failed; the best so far is kept",
 }
 
 
@@ -126,7 +127,7 @@ def fit(
         message = f"--out {out} cannot be made ({error.strerror}); name a folder that you may write to."
         raise SettingError(message) from error
     table = _read(data, "train", input_columns, output_column, value_column)
-    estimator = fit_table(kind(**chosen), table)
+    estimator = kind(**chosen).fit(table)
     if estimator.history_.stop_reason == "interrupted":
         remark("Interrupted: what was learnt so far is kept.")
     remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
@@ -154,7 +155,7 @@ def predict(
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
     prediction = estimator.predict_dist(X, outputs=names)
-    frame = with_inputs(prediction.to_frame(0.9), X)
+    frame = prediction.to_frame(0.9)
     write_frame(out, frame)
     remark(f"Wrote {len(frame):,} predictions ({len(X):,} inputs x {prediction.shape[1]:,} outputs) to {out}.")
 

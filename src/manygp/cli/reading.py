@@ -1,16 +1,17 @@
 """Between files and estimators: what was read, said in words, fitted and scored."""
 
+import copy
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from manygp.data import Cells, Grid, Table
+from manygp.data import Grid, Table
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["describe", "fit_table", "listed", "match_inputs", "match_names", "score_table", "some", "with_inputs"]
+__all__ = ["describe", "listed", "match_inputs", "match_names", "score_table", "some"]
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -42,26 +43,15 @@ def describe(table: Table) -> str:
     return f"{text}."
 
 
-def fit_table(estimator: Any, table: Table) -> Any:
-    """Fit an estimator to a table of either layout."""
-    if isinstance(table, Cells):
-        return estimator.fit_cells(_inputs(table), _names(table), table.y, output_names=table.output_names)
-    assert isinstance(table, Grid)
-    return estimator.fit(_inputs(table), table.Y, mask=table.mask, output_names=table.output_names)
-
-
 def score_table(estimator: Any, table: Table) -> dict[str, float]:
     """Scores of an estimator on the observed cells of a table; its outputs are matched by name."""
     names = match_names(table.output_names, estimator.output_names_)
     features = table.feature_names or _positions(table.num_features)
     X = match_inputs(estimator, pd.DataFrame(table.X, columns=list(features)))
-    if isinstance(table, Cells):
-        matched = np.empty(len(names), dtype=object)
-        matched[:] = names
-        return dict(estimator.predict_cells(X, list(matched[table.output])).score(table.y))
-    assert isinstance(table, Grid)
-    Y = table.Y if table.mask is None else np.where(table.mask, table.Y, np.nan)
-    return dict(estimator.predict_dist(X, outputs=names).score(Y))
+    matched = copy.copy(table)
+    matched.X = np.asarray(X)
+    matched.feature_names = tuple(X.columns) if isinstance(X, pd.DataFrame) else None
+    return dict(estimator.evaluate(matched, outputs=names))
 
 
 def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:
@@ -91,24 +81,6 @@ def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatAr
     return inputs[wanted]
 
 
-def with_inputs(frame: pd.DataFrame, inputs: pd.DataFrame | FloatArray) -> pd.DataFrame:
-    """A frame of predictions whose first columns are the inputs as the user knows them: by name, dates as dates."""
-    if not isinstance(inputs, pd.DataFrame):
-        return frame
-    known = inputs.iloc[np.repeat(np.arange(len(inputs)), len(frame) // len(inputs))].reset_index(drop=True)
-    return pd.concat([known, frame.iloc[:, inputs.shape[1] :]], axis=1)
-
-
-def _inputs(table: Table) -> pd.DataFrame | FloatArray:
-    """A table's inputs, with their names if they have any."""
-    return table.X if table.feature_names is None else pd.DataFrame(table.X, columns=list(table.feature_names))
-
-
 def _positions(count: int) -> list[str]:
     """What input columns without names are called."""
     return [f"x{i}" for i in range(count)]
-
-
-def _names(table: Cells) -> list[Hashable]:
-    """The name of the output of each cell."""
-    return [table.output_names[i] for i in table.output]

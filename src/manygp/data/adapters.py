@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from manygp.data.annotated import annotated_inputs, annotated_values, is_annotated
+from manygp.data.annotated import annotated_values, is_annotated
+from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names
-from manygp.data.numbers import as_numbers, is_dataarray
+from manygp.data.numbers import as_numbers, is_dataarray, is_dataset
 from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
 from manygp.errors import DataError
 
@@ -36,13 +37,14 @@ def as_table(
     X
         Inputs, (n, d); a frame's columns become the feature names. None takes the inputs from the first
         dimension of a DataArray `Y`, or from the index of a frame `Y`. An AnnData brings everything: the places of
-        its observations as inputs, its values, and its variables as outputs.
+        its observations as inputs, its values, and its variables as outputs. Labels of rows, if X and Y both have
+        some, must be the same.
     Y
         Values, (n, p) or (n,), NaN where missing; a frame's columns become the output names. All dimensions
         of a DataArray but the first are stacked into outputs named by their coordinates. A scipy sparse matrix
         stays sparse, its zeros observed.
     mask
-        True where a cell is observed, of the shape of `Y`.
+        True where a cell is observed, of the shape of `Y`; in the order of its labels if both have some.
     output_names
         Names for the outputs in place of those found in `Y`.
     layer
@@ -55,14 +57,23 @@ def as_table(
         Y = annotated_values(X, layer)
     elif layer is not None:
         raise DataError(f"layer={layer!r} belongs to an AnnData, and X is a {type(X).__name__}; leave it out.")
+    if Y is None and (is_dataarray(X) or is_dataset(X)):
+        raise DataError(f"X is a {type(X).__name__} and Y is None; values with inputs of their own are Y, with X=None.")
     if Y is None:
         raise DataError("A model requires y to be passed, but the target y is None; give the observed values as Y.")
-    inputs = as_inputs(_own_inputs(Y) if X is None else X)
+    if is_dataset(Y):
+        raise DataError(_about_dataset(Y))
+    if X is None:
+        X = _own_inputs(Y)
+    inputs = as_inputs(X)
+    check_rows(X, Y)
     names = own_names(Y) if output_names is None else output_names
     values = _as_csr(Y) if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y"), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
-    table = Grid(inputs, values, names, mask=_as_mask(Y, mask, values), feature_names=own_features(X))
+    observed = _as_mask(Y, aligned_mask(mask, Y), values)
+    table = Grid(inputs, values, names, mask=observed, feature_names=own_features(X))
+    table.axes = axes_of(X, Y if output_names is None else None)
     _check_values(table)
     return table
 
@@ -88,6 +99,8 @@ def cells_table(
         distinct names in `outputs`, or the categories of a categorical.
     """
     inputs = as_inputs(x, name="x")
+    check_rows(x, y, ("x", "y"))
+    check_rows(x, outputs, ("x", "outputs"))
     values = as_numbers(y, "y")
     if values.ndim != 1 or len(values) != len(inputs):
         raise DataError(f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x.")
@@ -101,7 +114,9 @@ def cells_table(
         raise DataError("y has no observed cell: every value is NaN or there is none; give at least one value.")
     if not kept.all():
         inputs, labels, values = inputs[kept], labels[kept], values[kept]
-    return Cells(inputs, labels, values, names, feature_names=own_features(x))
+    table = Cells(inputs, labels, values, names, feature_names=own_features(x))
+    table.axes = axes_of(x)
+    return table
 
 
 def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the model", name: str = "X") -> FloatArray:
@@ -110,16 +125,19 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
     Parameters
     ----------
     X
-        A 2-D array-like or frame; a Series, Index or 1-D DataArray is taken as one column, and of an AnnData the
-        places of its observations. Datetimes become days since 1970.
+        A 2-D array-like or frame; a Series, Index or 1-D DataArray is taken as one column, a MultiIndex as one for
+        each level, and of an AnnData the places of its observations. Datetimes become days since 1970.
     num_features
         Number of columns that the model was fitted with.
     model, name
         What to call the model and the inputs in an error.
     """
-    numbers = as_numbers(annotated_inputs(X) if is_annotated(X) else X, name)
-    if numbers.ndim == 1 and (isinstance(X, pd.Series | pd.Index) or is_dataarray(X)):
-        numbers = numbers[:, None]
+    if is_dataset(X):
+        dimension = next(iter(X.sizes), "time")
+        raise DataError(
+            f"{name} is an xarray Dataset; inputs are one of its coordinates, such as {name}[{dimension!r}]."
+        )
+    numbers = as_numbers(input_frame(X), name)
     if numbers.ndim != 2:
         raise DataError(
             f"Expected 2D array, got {numbers.ndim}D array of shape {numbers.shape} for {name}. "
@@ -142,11 +160,33 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
 
 def _own_inputs(Y: Any) -> Any:
     if is_dataarray(Y) and Y.ndim:
-        dimension = Y.dims[0]
-        return pd.Index(Y.indexes[dimension]) if dimension in Y.indexes else pd.RangeIndex(Y.shape[0])
+        first = Y.dims[0]
+        times = [dimension for dimension in Y.dims if _is_time(Y.indexes.get(dimension))]
+        if times and first not in times:
+            raise DataError(
+                f"The first dimension of Y, {first!r}, would be the input, but {times[0]!r} holds times; give "
+                f"Y.transpose({times[0]!r}, ...), or X=Y[{first!r}] if you mean it."
+            )
+        return Y.indexes[first] if first in Y.indexes else pd.RangeIndex(Y.shape[0], name=first)
     if isinstance(Y, pd.DataFrame | pd.Series):
         return Y.index
     raise DataError(f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y.")
+
+
+def _is_time(index: pd.Index | None) -> bool:
+    # Times of other calendars are objects, in an index of xarray's own.
+    is_pandas = isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex | pd.PeriodIndex)
+    return is_pandas or type(index).__name__ == "CFTimeIndex"
+
+
+def _about_dataset(Y: Any) -> str:
+    """What to do about an xarray Dataset in place of values."""
+    variable = next(iter(Y.data_vars), "name")
+    first = next((name for name in Y.dims if _is_time(Y.indexes.get(name))), next(iter(Y.dims), "time"))
+    return (
+        f"Y is an xarray Dataset; give one of its variables, Y[{variable!r}], or all of them as one array, "
+        f"Y.to_dataarray('variable').transpose({first!r}, ...)."
+    )
 
 
 def own_names(Y: Any) -> tuple[Hashable, ...] | None:

@@ -8,7 +8,7 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import Cells, FloatArray, Grid, Table
 from manygp.errors import DataError
 
-__all__ = ["as_exposure", "size_factors"]
+__all__ = ["as_exposure", "observed_exposure", "size_factors"]
 
 
 def as_exposure(exposure: Any, table: Table | int) -> FloatArray:
@@ -34,6 +34,22 @@ def as_exposure(exposure: Any, table: Table | int) -> FloatArray:
         wrong = values[~(np.isfinite(values) & (values > 0))][0]
         raise DataError(f"exposure holds {wrong:g}; give positive finite numbers.")
     return values
+
+
+def observed_exposure(exposure: Any, y: Any) -> Any:
+    """Return the exposure of those cells of a list that have a value; "auto" is for all of them and stays.
+
+    Parameters
+    ----------
+    exposure
+        One positive number per cell, or text.
+    y
+        Value of each cell, NaN where missing, shape (c,).
+    """
+    if isinstance(exposure, str):
+        return exposure
+    observed = ~np.isnan(as_numbers(y, "y"))
+    return as_exposure(exposure, len(observed))[observed]
 
 
 def size_factors(table: Table) -> FloatArray:

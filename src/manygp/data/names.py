@@ -25,11 +25,14 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
     names
         All output names in order.
     outputs
-        One name or a sequence of names; an integer that is no name is a position; None means all.
+        One name or a sequence of names; an integer that is no name is a position, unless names are numbers of
+        another order; None means all.
     """
     if outputs is None:
         return np.arange(len(names), dtype=np.int64)
     positions = {name: position for position, name in enumerate(names)}
+    # Among numbers as names, a position would pass for a name that was misspelt.
+    takes_positions = all(name == position for position, name in enumerate(names) if _is_number(name))
 
     def named(value: Any) -> int | None:
         key = _plain(value)
@@ -41,13 +44,16 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
         found = named(name)
         if found is not None:
             return found
-        if isinstance(name, int | np.integer) and not _is_bool(name) and 0 <= name < len(names):
+        is_integer = isinstance(name, int | np.integer) and not _is_bool(name)
+        if is_integer and takes_positions and 0 <= name < len(names):
             return int(name)
         known = ", ".join(repr(known) for known in names[:5]) + (", ..." if len(names) > 5 else "")
-        raise DataError(
-            f"Output {name!r} is unknown; expected one of the {len(names)} output names ({known}) or a position "
-            f"from 0 to {len(names) - 1}."
+        other = (
+            f" or a position from 0 to {len(names) - 1}"
+            if takes_positions
+            else ", since positions are not taken where names are numbers"
         )
+        raise DataError(f"Output {name!r} is unknown; expected one of the {len(names)} output names ({known}){other}.")
 
     if isinstance(outputs, str) or not isinstance(outputs, Iterable) or named(outputs) is not None:
         outputs = [outputs]
@@ -90,6 +96,10 @@ def _plain(name: Any) -> Any:
 
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool | np.bool_)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not _is_bool(value)
 
 
 def _is_hashable(value: object) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["DataTypeError", "as_numbers", "frame_numbers", "is_dataarray"]
+__all__ = ["DataTypeError", "as_numbers", "frame_numbers", "is_dataarray", "is_dataset"]
 
 EPOCH = np.datetime64("1970-01-01", "D")
 
@@ -26,11 +26,17 @@ def is_dataarray(value: object) -> bool:
     return xarray is not None and isinstance(value, xarray.DataArray)
 
 
+def is_dataset(value: object) -> bool:
+    """Return whether a value is an xarray Dataset, without importing xarray either."""
+    xarray = sys.modules.get("xarray")
+    return xarray is not None and isinstance(value, xarray.Dataset)
+
+
 def as_numbers(value: Any, name: str) -> FloatArray:
     """Return any array-like as float64, by reference when it is float64 already.
 
     Datetimes become days since 1970 and time spans become days, so that a time axis is the same number
-    whichever container it comes from.
+    whichever container it comes from. Dates of other calendars count the days of their own.
 
     Parameters
     ----------
@@ -87,6 +93,8 @@ def _array_numbers(array: np.ndarray[Any, Any], name: str) -> FloatArray:
         raise DataError(f"Complex data not supported: {name} has dtype {array.dtype}; give real numbers.")
     if kind in "USV":
         raise DataError(f"{name} holds text or records and numbers were expected; convert it to float first.")
+    if kind == "O" and array.size and type(array.flat[0]).__module__.startswith("cftime"):
+        return _calendar_days(array, name)
     try:
         return np.asarray(array, dtype=np.float64)
     except TypeError as error:
@@ -102,3 +110,11 @@ def _days(array: np.ndarray[Any, Any], name: str) -> FloatArray:
         return np.asarray(span / np.timedelta64(1, "D"), dtype=np.float64)
     except TypeError as error:
         raise DataError(f"{name} holds spans of months or years, whose length varies; give them in days.") from error
+
+
+def _calendar_days(array: np.ndarray[Any, Any], name: str) -> FloatArray:
+    epoch = array.flat[0].replace(year=1970, month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    try:
+        return _days((array - epoch).astype("timedelta64[us]"), name)
+    except TypeError as error:
+        raise DataError(f"{name} holds dates that do not go together ({error}); give them in one calendar.") from error

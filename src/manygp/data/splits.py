@@ -181,17 +181,21 @@ def _split_grid(table: Grid, held: PlaceArray) -> tuple[Grid, Grid]:
 
 
 def _masked(table: Grid, mask: BoolArray) -> Grid:
-    return Grid(table.X, table.Y, table.output_names, mask=mask, feature_names=table.feature_names)
+    part = Grid(table.X, table.Y, table.output_names, mask=mask, feature_names=table.feature_names)
+    part.axes = table.axes
+    return part
 
 
 def _subset(table: Cells, chosen: BoolArray) -> Cells:
-    return Cells(
+    part = Cells(
         table.X[chosen],
         table.output[chosen],
         table.y[chosen],
         table.output_names,
         feature_names=table.feature_names,
     )
+    part.axes = table.axes
+    return part
 
 
 def _rank_within(output: IntArray, rank: IntArray) -> IntArray:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from manygp.data.axes import Axes
 from manygp.data.names import checked_names
 from manygp.errors import DataError
 
@@ -68,6 +69,8 @@ class Table(ABC):
         self.X = X
         self.output_names = checked_names(output_names, num_outputs)
         self.feature_names = None if feature_names is None else tuple(feature_names)
+        #: What the user's container calls inputs and outputs.
+        self.axes = Axes(self.feature_names or ())
 
     @property
     def num_inputs(self) -> int:

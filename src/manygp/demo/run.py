@@ -68,7 +68,7 @@ def run_demo(
     rows = _rival_scores(stations, held_out)
     model = TLVMOGP(**(settings or {}))
     started = time.perf_counter()
-    model.fit(stations.X, stations.Y, output_names=stations.output_names)
+    model.fit(pd.Index(stations.X[:, 0], name="month"), stations.Y, output_names=stations.output_names)
     seconds = time.perf_counter() - started
     if model.history_.stop_reason == "interrupted":
         console.print("Interrupted: going on with what was learnt so far.")
@@ -136,7 +136,7 @@ def _write_tables(folder: Path, stations: Stations, prediction: Prediction, scor
             "continentality": stations.continentality,
         }
     )
-    predictions = prediction.to_frame(0.9).rename(columns={"x0": "month", "output": "station"})
+    predictions = prediction.to_frame(0.9).rename(columns={"output": "station"})
     predictions["truth"] = stations.truth.reshape(-1)
     predictions["observed"] = ~stations.missing.reshape(-1)
     frames = {

@@ -1,5 +1,6 @@
 """The scikit-learn facade: data in, model trained, predictions out. No mathematics."""
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -7,20 +8,24 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from manygp.data import Scaling, Table, as_inputs, as_table, cells_table
+from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
 from manygp.data.annotated import is_annotated
-from manygp.data.exposure import as_exposure
+from manygp.data.axes import Axes
+from manygp.data.exposure import as_exposure, observed_exposure
+from manygp.data.labels import labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size
+from manygp.estimators.tables import given_table
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.prediction import Prediction
 from manygp.training import History
@@ -46,7 +51,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     history_
         Bound and its terms per epoch, and why training stopped.
     exposure_
-        Exposure of the inputs of the fit, given or estimated, if there was one.
+        Exposure of the inputs, or of the observed cells of a list, given or estimated, if there was one.
     """
 
     num_samples: int
@@ -61,8 +66,12 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     n_features_in_: int
     n_outputs_: int
     exposure_: FloatArray
+    # Settings may be changed after a fit, and those of the fit are needed to save its model.
+    _settings_: dict[str, Any]
     _seed: int
     _flat_: bool
+    # What the container of the fit called inputs and outputs.
+    _axes_: Axes = Axes()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
 
@@ -87,7 +96,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     def fit(
         self,
         X: Any,
-        Y: Any = None,
+        y: Any = None,
         *,
         mask: Any = None,
         output_names: Sequence[Hashable] | None = None,
@@ -100,16 +109,16 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         Parameters
         ----------
         X
-            Inputs, shape (n, d): numpy, pandas or lists. None takes them from the first dimension of an xarray Y or
-            from the index of a pandas Y. Or an AnnData, with inputs in `obsm["spatial"]` and outputs named by
-            `var_names`.
-        Y
+            Inputs, shape (n, d): numpy, pandas or lists. None takes them from the first dimension of an xarray y or
+            from the index of a pandas y. Or all of the data: an AnnData, with inputs in `obsm["spatial"]` and outputs
+            named by `var_names`, or a `Table` of `manygp.data`.
+        y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
             matrix, which stays sparse and whose zeros are observations.
         mask
-            True where a cell of Y is observed; cells that are NaN are missing in any case.
+            True where a cell of y is observed; cells that are NaN are missing in any case.
         output_names
-            Names of the outputs; those of a pandas or xarray Y by default, else 0 to p − 1.
+            Names of the outputs; those of a pandas or xarray y by default, else 0 to p − 1.
         exposure
             For counts: what the means of all outputs are multiplied by at each input, shape (n,), such as the library
             size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
@@ -121,9 +130,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             by output name; "names" if the names of the outputs are their coordinates. Any numbers will do: latitude
             and longitude (see `coordinate_system`), altitude, embeddings of genes.
         """
-        table = as_table(X, Y, mask, output_names, layer)
-        self._fit(table, exposure, output_coordinates)
-        self._flat_ = (Y.ndim if hasattr(Y, "ndim") else np.asarray(Y).ndim) == 1
+        self._fit(given_table(X, y, mask, output_names, layer), exposure, output_coordinates)
+        self._flat_ = (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 1
         return self
 
     def fit_cells(
@@ -133,6 +141,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         y: Any,
         *,
         output_names: Sequence[Hashable] | None = None,
+        exposure: Any = None,
         output_coordinates: Any = None,
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
@@ -147,28 +156,32 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             Value of each cell, shape (c,).
         output_names
             Names of all outputs in order; by default those that occur.
+        exposure
+            As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
         output_coordinates
             As in `fit`.
         """
-        self._fit(cells_table(x, outputs, y, output_names), None, output_coordinates)
+        table = cells_table(x, outputs, y, output_names)
+        self._fit(table, None if exposure is None else observed_exposure(exposure, y), output_coordinates)
         self._flat_ = False
         return self
 
     def _fit(self, table: Table, exposure: Any = None, output_coordinates: Any = None) -> None:
+        if not self._knows_exposure and (exposure is not None or table.exposure is not None):
+            raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
         if exposure is not None:
-            if not self._knows_exposure:
-                raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
             table.exposure = as_exposure(exposure, table)
         if output_coordinates is not None:
             self._place(table, output_coordinates)
         _warn_of_gaps(table)
         self._fit_table(table)
+        self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure
         elif hasattr(self, "exposure_"):
             del self.exposure_
         self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
-        self.output_names_ = table.output_names
+        self.output_names_, self._axes_ = table.output_names, table.axes
         if table.feature_names is not None:
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -228,7 +241,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             return inputs[cells // width], chosen[cells % width]
 
         names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs), width), inputs, chosen, names, observation_noise, exposure)
+        rows = labelled_inputs(X, inputs, self._axes_)
+        return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
 
     def predict_cells(
         self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
@@ -243,7 +257,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             return inputs[cells], chosen[cells]
 
         names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs),), inputs, chosen, names, observation_noise, exposure)
+        rows = labelled_inputs(x, inputs, self._axes_)
+        return self._prediction(place, (len(inputs),), inputs, rows, chosen, names, observation_noise, exposure)
 
     def annotate(self, data: Any, *, exposure: Any = None, key: str = "manygp") -> None:
         """Write what the model says into an AnnData.
@@ -272,13 +287,18 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             data.varm[f"{key}_latent"] = self.latent_mean_[find_outputs(self.output_names_, names)]
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written."""
+        """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written.
+
+        Settings are those of the fit, but for `num_samples`, which predictions take as it is now.
+        """
         from manygp.estimators.persistence import save
 
         self._check_fitted()
-        # Settings may have been changed since the fit, and would keep the model from being loaded.
-        self._check_settings()
-        save(self, Path(path))
+        fitted = copy.copy(self).set_params(**self._settings_)
+        fitted.num_samples = self.num_samples
+        # Nothing is written that could not be loaded.
+        fitted._check_settings()
+        save(fitted, Path(path))
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
 
@@ -287,6 +307,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         place: Callable[[IntArray], tuple[FloatArray, IntArray]],
         shape: tuple[int, ...],
         inputs: FloatArray,
+        rows: pd.DataFrame,
         outputs: IntArray,
         names: Sequence[Hashable],
         observation_noise: bool,
@@ -321,6 +342,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             names,
             device,
             exposure if observation_noise else None,
+            rows,
+            self._axes_,
         )
 
     def _check_exposure(self, likelihood: Likelihood) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manygp.data import Table
+from manygp.data import Scaling, Table
 from manygp.data.coordinates import describe_outputs
 from manygp.data.names import checked_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
+from manygp.estimators.noise import hold_noise
 from manygp.estimators.trained import TrainedEstimator
+from manygp.likelihoods import Gaussian
 from manygp.models.new_outputs import Population, model_of_new_outputs
 from manygp.prediction import Prediction
 
@@ -156,13 +158,21 @@ class LatentVariableEstimator(TrainedEstimator):
             level_variance = left[:, 0] * (unit / self._tensor(scale)).square() + left[:, 1]
         model = model_of_new_outputs(self.model_, mean, variance, level, level_variance, self._linear_share())
         new = self._like(model, names)
-        new.scaling_ = replace(self.scaling_, y_center=center, y_scale=scale)
+        new._scale(replace(self.scaling_, y_center=center, y_scale=scale))
         return new
+
+    def _scale(self, scaling: Scaling) -> None:
+        """Set the units of outputs of which some are new; one noise that the user has fixed is theirs too."""
+        self.scaling_ = scaling
+        if isinstance(self.likelihood, Gaussian) and self.likelihood.is_shared:
+            hold_noise(self.model_.likelihood, self.likelihood, scaling)
 
     def _like(self, model: Any, names: Sequence[Hashable]) -> Self:
         """A copy of this estimator with other outputs."""
         new = copy.copy(self)
         new.model_, new.output_names_, new.n_outputs_, new._flat_ = model, tuple(names), len(names), False
+        # New outputs of a field may be anywhere, not on its grid.
+        new._axes_ = replace(self._axes_, stacked=self._axes_.stacked or "output")
         return new
 
     def _linear_share(self) -> float:

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import uuid
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 
 from manygp._version import __version__
 from manygp.data import Scaling
+from manygp.data.axes import Axes
 from manygp.data.names import checked_names
-from manygp.errors import ModelFileError
+from manygp.errors import ModelFileError, SettingError
 from manygp.estimators.estimator import Estimator
+from manygp.estimators.settings import resolve_device
 from manygp.training import EpochRecord, History
 
 __all__ = ["check_target", "load_estimator", "save"]
@@ -95,12 +98,25 @@ def load_estimator(
         with torch.random.fork_rng(devices=[]):
             model = estimator._restore(config["sizes"])
         model.load_state_dict(_with_prefix(tensors, "model."))
-        _attach(estimator, model.train(False), config, tensors)
+        _attach(estimator, model.train(False).to(_device_of(estimator)), config, tensors)
     except ModelFileError:
         raise
     except (OSError, SafetensorError, *_DAMAGE) as error:
         raise ModelFileError(f"{path} is damaged and cannot be loaded ({_first_line(error)}).") from error
     return estimator
+
+
+def _device_of(estimator: Estimator) -> torch.device:
+    """The device that was set for the fit, or the CPU where there is none such."""
+    try:
+        return resolve_device(estimator.device)
+    except SettingError:
+        warnings.warn(
+            f"The model has device={estimator.device!r}, which cannot be used here: it is loaded on the CPU.",
+            UserWarning,
+            stacklevel=4,
+        )
+        return torch.device("cpu")
 
 
 def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -109,6 +125,8 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
         for key, value in estimator.model_.state_dict().items()
     }
     tensors |= {f"scaling.{key}": torch.as_tensor(value).clone() for key, value in estimator.scaling_.arrays().items()}
+    if hasattr(estimator, "exposure_"):
+        tensors["exposure"] = torch.as_tensor(estimator.exposure_).clone()
     config = {
         "format": FORMAT,
         "manygp": __version__,
@@ -119,6 +137,7 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "flat": estimator._flat_,
         "output_names": [_encode_name(name) for name in estimator.output_names_],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])] or None,
+        "axes": asdict(estimator._axes_),
         "history": {
             "stop_reason": estimator.history_.stop_reason,
             "records": [asdict(record) for record in estimator.history_.records],
@@ -132,11 +151,15 @@ def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tens
     estimator.model_, estimator.scaling_ = model, Scaling.from_arrays(scaling)
     history = config["history"]
     estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
+    estimator._settings_ = estimator.get_params(deep=False)
     estimator._seed, estimator._flat_ = int(config["seed"]), bool(config["flat"])
     estimator.n_features_in_ = int(config["sizes"]["num_features"])
     estimator.n_outputs_ = int(config["sizes"]["num_outputs"])
     names = [_decode_name(name) for name in config["output_names"]]
     estimator.output_names_ = checked_names(names, estimator.n_outputs_)
+    estimator._axes_ = Axes.from_plain(config.get("axes"))
+    if "exposure" in tensors:
+        estimator.exposure_ = tensors["exposure"].numpy()
     if config["feature_names"] is not None:
         estimator.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
 
@@ -181,6 +204,8 @@ def _encode(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[f"setting.{key}"] = torch.as_tensor(np.array(value, dtype=np.float64))
         labels = {axis: [_encode_name(name) for name in getattr(value, axis)] for axis in ("index", "columns")}
         return {"frame": f"setting.{key}", **labels}
+    if isinstance(value, tuple) and all(isinstance(part, int | np.integer) for part in value):
+        return _encode_name(value)
     tensors[f"setting.{key}"] = torch.as_tensor(np.asarray(value, dtype=np.float64)).clone()
     return {"tensor": f"setting.{key}"}
 
@@ -190,6 +215,8 @@ def _decode(key: str, value: Any, tensors: dict[str, Tensor], modules: dict[str,
         return value
     if "tensor" in value:
         return tensors[value["tensor"]].numpy()
+    if "tuple" in value:
+        return _decode_name(value)
     if "frame" in value:
         index, columns = ([_decode_name(name) for name in value[axis]] for axis in ("index", "columns"))
         return pd.DataFrame(tensors[value["frame"]].numpy(), pd.Index(index, tupleize_cols=False), columns)

@@ -5,14 +5,17 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import RegressorMixin
 
-from manygp.data import Grid, as_table
+from manygp.data import Cells, Grid, Table
 from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
+from manygp.data.names import find_outputs
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
+from manygp.estimators.tables import cell_names, given_table, named_inputs
 from manygp.prediction import Prediction
 
 __all__ = ["ScoringMixin"]
@@ -25,14 +28,16 @@ class ScoringMixin(RegressorMixin):
     n_outputs_: int
 
     @abstractmethod
-    def predict(self, X: Any, return_std: bool = False, outputs: Any = None, *, exposure: Any = None) -> Any:
-        """Predictive mean of the observations, shape (n, p)."""
-
-    @abstractmethod
     def predict_dist(
         self, X: Any, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:
         """Predictive distribution at all pairs of inputs and outputs."""
+
+    @abstractmethod
+    def predict_cells(
+        self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
+    ) -> Prediction:
+        """Predictive distribution of a list of cells."""
 
     @abstractmethod
     def _check_fitted(self) -> None:
@@ -41,21 +46,25 @@ class ScoringMixin(RegressorMixin):
     def evaluate(
         self,
         X: Any,
-        Y: Any = None,
+        y: Any = None,
         outputs: Any = None,
         *,
+        mask: Any = None,
         exposure: Any = None,
         plug_in: bool = False,
         layer: str | None = None,
     ) -> dict[str, float]:
-        """Scores of the predictions over the cells of Y that are not NaN, see `Prediction.score`.
+        """Scores of the predictions over the cells of y that are not NaN, see `Prediction.score`.
 
         Parameters
         ----------
-        X, Y
-            Inputs (n, d) and values (n, p), or an AnnData.
+        X, y
+            Inputs (n, d) and values (n, p); or an AnnData or a `Table` alone, such as the second part of a split.
         outputs
-            Names or positions of the outputs that the columns of Y are; all by default.
+            Names or positions of the outputs that the columns of y are; by default those that the columns are named
+            after, or all in order if columns or outputs have no names.
+        mask
+            True where a cell of y counts, as in `fit`.
         exposure
             For counts: the exposure of each row, shape (n,); 1 by default.
         plug_in
@@ -64,34 +73,54 @@ class ScoringMixin(RegressorMixin):
             As in `fit`.
         """
         self._check_fitted()
-        table = as_table(X, Y, layer=layer)
-        outputs = self._outputs_of(table, own_names(X if is_annotated(X) else Y), outputs)
-        inputs = table.X if X is None else X
-        return self.predict_dist(inputs, outputs, exposure=exposure).score(_values(table), plug_in=plug_in)
+        table = given_table(X, y, mask, layer=layer)
+        outputs = self._outputs_of(table, X, y, outputs)
+        exposure = table.exposure if exposure is None else exposure
+        if isinstance(table, Grid):
+            dist = self.predict_dist(_inputs_of(X, table), outputs, exposure=exposure)
+            return dist.score(_values(table), plug_in=plug_in)
+        assert isinstance(table, Cells)
+        chosen = find_outputs(self.output_names_, outputs)
+        if len(chosen) != table.num_outputs:
+            raise DataError(
+                f"outputs names {len(chosen)} outputs and the table has {table.num_outputs}; name one for each of them."
+            )
+        names = cell_names(table, [self.output_names_[i] for i in chosen])
+        return self.predict_cells(named_inputs(table), names, exposure=exposure).score(table.y, plug_in=plug_in)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Coefficient of determination R², averaged over outputs; cells that are NaN are left out."""
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, exposure: Any = None) -> float:
+        """Coefficient of determination R² of every output, averaged over outputs.
+
+        As in scikit-learn, all outputs count alike, and one whose cells are all equal has 1 if they are predicted
+        exactly and 0 otherwise. Cells that are NaN are left out, and so are outputs without any other.
+
+        Parameters
+        ----------
+        X, y
+            Inputs (n, d) and values (n, p); or an AnnData or a `Grid` alone.
+        sample_weight
+            Weight of the cells of each row in the R² of their outputs, shape (n,).
+        exposure
+            As in `evaluate`.
+        """
         self._check_fitted()
-        table = as_table(X, y)
-        mean = self.predict_dist(table.X if X is None else X, self._outputs_of(table, own_names(y))).mean
-        Y = _values(table)
+        table = given_table(X, y)
+        if not isinstance(table, Grid):
+            raise DataError("score takes a grid and got a list of cells; use evaluate, or the to_grid() of the list.")
+        outputs = self._outputs_of(table, X, y)
+        exposure = table.exposure if exposure is None else exposure
+        mean, Y = self.predict_dist(_inputs_of(X, table), outputs, exposure=exposure).mean, _values(table)
         weight = np.ones(len(Y)) if sample_weight is None else as_numbers(sample_weight, "sample_weight")
         if weight.shape != (len(Y),):
             raise DataError(f"sample_weight has shape {weight.shape} and X has {len(Y)} rows; give one for each row.")
-        w = np.where(np.isnan(Y), 0.0, weight[:, None])
-        filled = np.nan_to_num(Y)
-        total = np.maximum(w.sum(0), np.finfo(float).tiny)
-        center = (w * filled).sum(0) / total
-        explained, spread = (w * (filled - mean) ** 2).sum(0), (w * (filled - center) ** 2).sum(0)
-        usable = spread > 0
-        if not usable.any():
-            return float(np.mean(np.where(explained > 0, 0.0, 1.0)))
-        return float(np.mean(1.0 - explained[usable] / spread[usable]))
+        return _r_squared(Y, mean, np.where(np.isnan(Y), 0.0, weight[:, None]))
 
-    def _outputs_of(self, table: Grid, names: Sequence[Hashable] | None, outputs: Any = None) -> Any:
-        """Which outputs of the model the columns of a table are, for `predict_dist`."""
+    def _outputs_of(self, table: Table, X: Any, y: Any, outputs: Any = None) -> Any:
+        """Which outputs of the model the columns of a table are, by what the table was made of."""
         if outputs is not None:
             return outputs
+        source = X if isinstance(X, Table) or is_annotated(X) else y
+        names = source.output_names if isinstance(source, Table) else own_names(source)
         known = set(self.output_names_)
         unknown = [name for name in table.output_names if name not in known]
         if names is not None and not unknown:
@@ -102,6 +131,13 @@ class ScoringMixin(RegressorMixin):
                 f"Y has a column {unknown[0]!r}, which is no output of the model as others of its columns are; leave "
                 "it out, or say with outputs= which outputs the columns are."
             )
+        # The name of a series may be anything, and numbers from 0 on are none.
+        is_named = names is not None and not isinstance(source, pd.Series) and not _is_numbered(names)
+        if is_named and not _is_numbered(self.output_names_):
+            raise DataError(
+                f"Y has a column {unknown[0]!r}, and like its other columns that is no output of the model, which has "
+                f"{self.output_names_[0]!r}; rename them, or say with outputs= which outputs the columns are."
+            )
         if table.num_outputs != self.n_outputs_:
             raise DataError(
                 f"Y has {table.num_outputs} outputs, but the model was fitted with {self.n_outputs_}; give all of them "
@@ -110,5 +146,32 @@ class ScoringMixin(RegressorMixin):
         return None
 
 
+def _inputs_of(X: Any, table: Table) -> Any:
+    """Inputs as they were given, with all of their labels, or else those of the table."""
+    return named_inputs(table) if X is None or isinstance(X, Table) else X
+
+
+def _is_numbered(names: Sequence[Hashable]) -> bool:
+    """Whether names are positions, as where none were given."""
+    return tuple(names) == tuple(range(len(names)))
+
+
 def _values(table: Grid) -> FloatArray:
-    return table.values(slice(0, table.num_inputs))
+    """Values of a grid, NaN where they are not observed, shape (n, p)."""
+    rows = slice(0, table.num_inputs)
+    return table.values(rows) if table.mask is None else np.where(table.mask, table.values(rows), np.nan)
+
+
+def _r_squared(Y: FloatArray, mean: FloatArray, weight: FloatArray) -> float:
+    """R² of each column over the cells that have a weight, averaged over columns that have such cells."""
+    seen = weight.any(0)
+    if not seen.any():
+        raise DataError("sample_weight is 0 wherever Y is observed; give some of these rows a positive weight.")
+    y, m, w = Y[:, seen], mean[:, seen], weight[:, seen]
+    is_constant = np.where(w > 0, y, -np.inf).max(0) == np.where(w > 0, y, np.inf).min(0)
+    y = np.nan_to_num(y)
+    residual = (w * (y - m) ** 2).sum(0)
+    # The mean of equal numbers may be off by a rounding error, and their spread with it.
+    spread = np.where(is_constant, 0.0, (w * (y - (w * y).sum(0) / w.sum(0)) ** 2).sum(0))
+    constant = np.where(residual > 0, 0.0, 1.0)
+    return float(np.mean(np.where(spread > 0, 1.0 - residual / np.where(spread > 0, spread, 1.0), constant)))

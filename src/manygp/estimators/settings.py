@@ -75,6 +75,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
+        if resolved.type == "mps":
+            raise SettingError(f"device={device!r} has no double precision, which models need: choose 'auto' or 'cpu'.")
         # A device without memory, such as "meta", cannot give numbers back.
         torch.zeros(1, device=resolved).item()
     except (RuntimeError, AssertionError, TypeError) as error:

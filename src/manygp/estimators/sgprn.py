@@ -66,7 +66,7 @@ class SGPRN(TrainedEstimator):
 
     Attributes
     ----------
-    latent_mean_ : array of shape (n, num_latents)
+    process_mean_ : array of shape (n, num_latents)
     output_shape_ : sizes of the tensor of outputs
     history_ : `History`
     model_, scaling_ : the trained module, and the map between its units and the user's
@@ -100,7 +100,7 @@ class SGPRN(TrainedEstimator):
         device: str = "auto",
         random_state: Any = 0,
         progress: bool | str = "auto",
-        freeze_likelihood: float | str = 0,
+        freeze_likelihood: float | str = "auto",
         max_grad_norm: float | None = None,
     ):
         self.num_latents = num_latents
@@ -127,7 +127,7 @@ class SGPRN(TrainedEstimator):
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
     @property
-    def latent_mean_(self) -> FloatArray:
+    def process_mean_(self) -> FloatArray:
         """Means M of the latent processes at the inputs of the fit, shape (n, num_latents)."""
         self._check_fitted()
         with torch.no_grad():

@@ -22,6 +22,15 @@ def test_an_integer_name_wins_over_a_position():
     assert find_outputs((1, 0), [1, 0]).tolist() == [0, 1]
 
 
+def test_numbers_as_names_leave_no_room_for_positions():
+    assert find_outputs((5, 1, 3), [3, 5]).tolist() == [2, 0]
+    for names, asked in (((5, 1, 3), 0), (("a", 7, "c"), 0), ((np.int64(4), np.int64(5)), 1), ((2.0, 1.0), 0)):
+        with pytest.raises(DataError, match=f"Output {asked} is unknown.*positions are not taken where names are num"):
+            find_outputs(names, asked)
+    # A number that is its own position means the same output either way.
+    assert find_outputs(("a", "b", 2), [0, 2]).tolist() == [0, 2]
+
+
 def test_a_tuple_that_is_a_name_is_one_output():
     names = ((50.0, 1), (50.0, 2))
     assert find_outputs(names, (50.0, 2)).tolist() == [1]

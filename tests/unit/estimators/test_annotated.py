@@ -7,6 +7,7 @@ from scipy import sparse
 
 import manygp
 from manygp import DataError
+from manygp.estimators import ESTIMATORS
 
 anndata = pytest.importorskip("anndata", reason="needs the extra 'anndata'")
 
@@ -58,6 +59,27 @@ def test_what_the_model_says_is_written_back():
     np.testing.assert_array_equal(data.varm["smooth_latent"], model.latent_mean_[[4, 1]])
     model.annotate(data, exposure=np.full(10, 2.0))
     assert (data.layers["manygp_mean"] > data.layers["smooth_mean"]).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_annotates(name):
+    data = section(np.sqrt(COUNTS))
+    model = ESTIMATORS[name](epochs=2, device="cpu", progress=False).fit(data)
+    model.annotate(data)
+    assert data.layers["manygp_mean"].shape == (30, 6)
+    # Only vectors that belong to outputs go to the variables.
+    latents = {"tlvmogp", "lvmogp", "gs-lvmogp"}
+    assert ("manygp_latent" in data.varm) == (name in latents)
+    if name in latents:
+        np.testing.assert_array_equal(data.varm["manygp_latent"], model.latent_mean_)
+
+
+def test_cells_that_were_held_out_are_evaluated_by_a_mask():
+    hidden = RNG.uniform(size=COUNTS.shape) < 0.2
+    model, size = fitted(section(), mask=~hidden), np.linspace(0.5, 2.0, 30)
+    expected = model.predict_dist(PLACES, exposure=size).score(np.where(hidden, COUNTS, np.nan))
+    assert model.evaluate(section(), mask=hidden, exposure=size) == pytest.approx(expected)
+    assert expected["num_cells"] == hidden.sum()
 
 
 def test_columns_of_a_test_set_may_come_in_any_order():

@@ -27,14 +27,26 @@ def test_columns_of_a_frame_are_scored_by_name():
     expected = model.evaluate(X, Y)
     assert model.evaluate(X, frame[["c", "a", "b"]]) == pytest.approx(expected)
     assert model.evaluate(X, frame[["c"]]) == pytest.approx(model.evaluate(X, Y[:, 2], outputs=["c"]))
-    # Names that say nothing to the model are columns in order.
-    assert model.evaluate(X, frame.rename(columns=str.upper)) == pytest.approx(expected)
+    # Columns without names come in order.
     assert model.evaluate(X, pd.DataFrame(Y)) == pytest.approx(expected)
     assert model.evaluate(X, frame["b"]) == pytest.approx(model.evaluate(X, Y[:, 1], outputs=["b"]))
     assert model.score(X, frame[["c", "a", "b"]]) == pytest.approx(model.score(X, Y))
     for ask in (model.evaluate, model.score):
         with pytest.raises(DataError, match="Y has a column 'z', which is no output of the model"):
             ask(X, frame.rename(columns={"b": "z"}))
+
+
+def test_columns_that_the_model_does_not_know_are_refused():
+    frame = pd.DataFrame(Y, columns=["a", "b", "c"])
+    model, other = tiny().fit(X, frame), frame.rename(columns=str.upper)
+    for ask in (model.evaluate, model.score):
+        with pytest.raises(DataError, match=r"Y has a column 'A'.*no output of the model, which has 'a'.*outputs="):
+            ask(X, other)
+    assert model.evaluate(X, other, outputs=["a", "b", "c"]) == pytest.approx(model.evaluate(X, frame))
+    # Outputs without names are matched in order, and so is a series, which may be called anything.
+    assert tiny().fit(X, Y).evaluate(X, other) == pytest.approx(model.evaluate(X, frame))
+    single = tiny().fit(X, frame["a"])
+    assert single.evaluate(X, other["A"]) == pytest.approx(single.evaluate(X, Y[:, 0]))
 
 
 def test_a_frame_with_other_features_is_refused():

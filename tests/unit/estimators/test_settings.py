@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from manygp import GSLVMOGP, TLVMOGP, SettingError
+from manygp import GSLVMOGP, TLVMOGP, NotFittedError, SettingError
 from manygp.data import Grid, Scaling
 from manygp.estimators import ESTIMATORS
 from manygp.estimators.settings import resolve_device, resolve_dtype, resolve_seed
@@ -171,6 +171,9 @@ def test_resolving():
     assert resolve_dtype("float32") == resolve_dtype(torch.float32) == torch.float32
     assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == torch.device("cpu")
     assert resolve_device("auto").type in ("cpu", "cuda")
+    for device in ("mps", torch.device("mps")):
+        with pytest.raises(SettingError, match=r"no double precision.*choose 'auto' or 'cpu'"):
+            resolve_device(device)
     assert resolve_seed(7) == resolve_seed(np.int64(7)) == 7
     assert resolve_seed(None) != resolve_seed(None)
     assert resolve_seed(np.random.default_rng(1)) == resolve_seed(np.random.default_rng(1))
@@ -186,3 +189,24 @@ def test_densities_of_counts_are_part_of_the_budget(rng, monkeypatch):
         model.likelihood = make_likelihood(name, 50)
         most.append(estimator._schedule(estimator._plan(table, Scaling.fit(table)), model).max_epochs)
     assert most[1] == pytest.approx(most[0] / 1.5, abs=1)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_a_fit_finds_is_not_there_before_it(name):
+    found = [key for key in dir(ESTIMATORS[name]) if key.endswith("_") and not key.startswith("_")]
+    for key in found:
+        if isinstance(getattr(ESTIMATORS[name], key), property):
+            with pytest.raises(NotFittedError, match="has not been fitted: call fit"):
+                getattr(ESTIMATORS[name](), key)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_whether_the_likelihood_is_frozen_is_left_to_the_preset(name):
+    assert ESTIMATORS[name]().freeze_likelihood == "auto"
+
+
+def test_a_fit_leaves_torch_generators_as_they_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("seeded all devices"))
+    before = torch.random.get_rng_state()
+    TLVMOGP(**TINY).fit(X, Y)
+    assert torch.equal(torch.random.get_rng_state(), before)

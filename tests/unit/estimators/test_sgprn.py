@@ -19,7 +19,7 @@ def test_it_fills_gaps_from_other_outputs(rng):
     assert score["mse"] < 0.05 * np.nanvar(rest)
     assert score["mse"] < 0.3 * alone["mse"]
     assert score["coverage90"] > 0.7
-    assert model.latent_mean_.shape == (len(X), 3)
+    assert model.process_mean_.shape == (len(X), 3)
 
 
 def test_weights_that_change_over_the_inputs(rng):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from manygp import SettingError
+from manygp import OILMM, SettingError
 from manygp.data import Grid
+from manygp.estimators import ESTIMATORS
 from manygp.estimators.standardize import (
     check_scaled,
     independent_scaling,
@@ -59,3 +60,11 @@ def test_counts_that_were_to_be_scaled():
     check_scaled("output", Gaussian())
     with pytest.raises(SettingError, match="standardize='output' would scale the outputs, but Poisson"):
         check_scaled("output", Poisson())
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+@pytest.mark.parametrize("kind", [kind for kind in ESTIMATORS.values() if kind is not OILMM])
+def test_every_estimator_refuses_to_scale_counts(rng, kind, preset):
+    model = kind(likelihood="poisson", standardize="output", preset=preset, progress=False)
+    with pytest.raises(SettingError, match="standardize='output' would scale the outputs, but Poisson"):
+        model.fit(rng.uniform(size=(20, 1)), rng.poisson(3.0, (20, 3)))

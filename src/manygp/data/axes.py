@@ -1,0 +1,38 @@
+"""What the container of a fit called its inputs and outputs, as plain text that can be saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+__all__ = ["Axes"]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Names of the axes that observations were given along.
+
+    Parameters
+    ----------
+    inputs
+        Names of the input columns; empty where they had none.
+    outputs
+        Names of what tells outputs apart: one, or one for each entry of output names that are tuples. Empty where
+        values had no axis of outputs.
+    dtypes
+        Kinds of these labels, since names of outputs keep dates as text.
+    stacked
+        The one dimension that several of them share; None where each is a dimension.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("output",)
+    dtypes: tuple[str, ...] = ("object",)
+    stacked: str | None = None
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any] | None) -> Self:
+        """Return axes as `dataclasses.asdict` and JSON leave them; None has no labels."""
+        values: dict[str, Any] = {} if plain is None else plain
+        fields: dict[str, Any] = {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}
+        return cls(**fields)

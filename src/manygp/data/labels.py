@@ -1,0 +1,194 @@
+"""Labels of the containers people have: names of inputs, dimensions of outputs, and whether rows go together.
+
+A table is numbers; this is what predictions need to come back in the container that the user knows. An index that only
+counts rows, pandas' default, is no label.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from manygp.data.annotated import annotated_inputs, is_annotated
+from manygp.data.axes import Axes
+from manygp.data.numbers import as_numbers, is_dataarray
+from manygp.data.table import FloatArray
+from manygp.errors import DataError
+
+__all__ = ["aligned_mask", "axes_of", "check_rows", "input_frame", "labelled_inputs"]
+
+
+def input_frame(X: Any) -> Any:
+    """Return inputs that have labels as a frame, one column for each input; anything else as it is.
+
+    Columns without a name are numbered. The frame's index holds labels of rows that are no inputs.
+
+    Parameters
+    ----------
+    X
+        Inputs in any container; the levels of a MultiIndex become columns.
+    """
+    if is_dataarray(X):
+        return _frame_of_array(X)
+    if is_annotated(X):
+        places = input_frame(annotated_inputs(X))
+        return pd.DataFrame(places, index=X.obs_names) if isinstance(places, np.ndarray) else places
+    if isinstance(X, pd.MultiIndex):
+        for level in X.levels:
+            _check_level(level)
+    if isinstance(X, pd.Index):
+        return X.to_frame(index=False)
+    return X.to_frame() if isinstance(X, pd.Series) else X
+
+
+def _frame_of_array(X: Any) -> Any:
+    if X.ndim > 2:
+        raise DataError(
+            f"X is a DataArray with the dimensions {', '.join(map(str, X.dims))}; inputs are rows and columns, so give "
+            f"a coordinate, such as X[{X.dims[0]!r}]."
+        )
+    if X.ndim == 0:
+        return X
+    rows = X.indexes.get(X.dims[0])
+    if X.ndim == 1 and X.name == X.dims[0] and rows is not None:
+        return input_frame(rows)
+    columns = [X.dims[0] if X.name is None else X.name] if X.ndim == 1 else X.indexes.get(X.dims[1])
+    return pd.DataFrame(X.to_numpy(), index=rows, columns=columns)
+
+
+def _check_level(level: pd.Index) -> None:
+    try:
+        as_numbers(level, "X")
+    except DataError as error:
+        raise DataError(
+            f"Level {level.name!r} of the index holds {level[0]!r}, but inputs are numbers or dates; make its labels "
+            f"columns of Y with unstack({level.name!r}), or give a list of cells to fit_cells."
+        ) from error
+
+
+def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
+    """Return the inputs of a prediction as the user knows them: by name, dates as dates, rows with their labels.
+
+    Parameters
+    ----------
+    X
+        Inputs as they were given.
+    inputs
+        The same as numbers, shape (n, d).
+    axes
+        Labels of the fit, for inputs that have no names now.
+    """
+    frame = input_frame(X)
+    if not isinstance(frame, pd.DataFrame):
+        is_dated = isinstance(X, np.ndarray) and X.dtype.kind in "mM"
+        frame = pd.DataFrame(X if is_dated else inputs)
+    names, known = list(frame.columns), list(axes.inputs)
+    if names == list(range(len(names))):
+        return frame.set_axis(known, axis=1) if len(known) == len(names) else frame
+    if sorted(map(str, names)) == sorted(known) and list(map(str, names)) != known:
+        raise DataError(f"X has the inputs {names}, but the model was fitted with {known}; give them in that order.")
+    return frame
+
+
+def axes_of(X: Any, Y: Any = None) -> Axes:
+    """Return the labels of inputs and outputs that survive a fit.
+
+    Parameters
+    ----------
+    X
+        Inputs in any container.
+    Y
+        Values in any container; None where the outputs have names of their own.
+    """
+    frame = input_frame(X)
+    names = list(frame.columns) if isinstance(frame, pd.DataFrame) else []
+    inputs = () if names == list(range(len(names))) else tuple(map(str, names))
+    if is_dataarray(Y):
+        dimensions = tuple(map(str, Y.dims[1:]))
+        indexes = [Y.indexes.get(dimension, pd.RangeIndex(0)) for dimension in Y.dims[1:]]
+        if len(indexes) == 1 and isinstance(indexes[0], pd.MultiIndex):
+            return _stacked(inputs, indexes[0], dimensions[0])
+        return Axes(inputs, dimensions, tuple(str(index.dtype) for index in indexes))
+    if isinstance(Y, pd.DataFrame) and isinstance(Y.columns, pd.MultiIndex):
+        return _stacked(inputs, Y.columns, "output")
+    if isinstance(Y, pd.DataFrame):
+        name = "output" if Y.columns.name is None else str(Y.columns.name)
+        return Axes(inputs, (name,), (str(Y.columns.dtype),))
+    return Axes(inputs)
+
+
+def _stacked(inputs: tuple[str, ...], index: pd.MultiIndex, dimension: str) -> Axes:
+    names = tuple(f"level_{i}" if name is None else str(name) for i, name in enumerate(index.names))
+    return Axes(inputs, names, tuple(str(level.dtype) for level in index.levels), dimension)
+
+
+def check_rows(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> None:
+    """Refuse two containers whose rows say that they do not go together.
+
+    Parameters
+    ----------
+    X, Y
+        Inputs and values, or any two containers with a row for each observation.
+    names
+        What to call them in an error.
+    """
+    first, second = names
+    if is_dataarray(X) and is_dataarray(Y) and X.ndim and Y.ndim and X.dims[0] in Y.dims[1:]:
+        raise DataError(
+            f"The rows of {first} are along {X.dims[0]!r} and those of {second} along {Y.dims[0]!r}; give "
+            f"{second}.transpose({X.dims[0]!r}, ...)."
+        )
+    ours, theirs = _row_labels(X), _row_labels(Y)
+    # Another number of rows is an error that others explain better.
+    if ours is None or theirs is None or len(ours) != len(theirs) or ours.equals(theirs):
+        return
+    row = next((i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), 0)
+    raise DataError(
+        f"Row {row} of {first} is labelled {ours[row]!s} and that of {second} {theirs[row]!s}; bring both into one "
+        f"order, for example with {second}.reindex({first}.index), or drop the labels with to_numpy()."
+    )
+
+
+def _row_labels(value: Any) -> pd.Index | None:
+    if is_dataarray(value) and value.ndim:
+        return value.indexes.get(value.dims[0])
+    has_labels = isinstance(value, pd.DataFrame | pd.Series) and not isinstance(value.index, pd.RangeIndex)
+    return value.index if has_labels else None
+
+
+def aligned_mask(mask: Any, Y: Any) -> Any:
+    """Return a mask with its rows, columns or dimensions in the order of Y, where both have labels.
+
+    Parameters
+    ----------
+    mask
+        The mask in any container.
+    Y
+        Values in any container.
+    """
+    if is_dataarray(mask) and is_dataarray(Y):
+        if set(mask.dims) != set(Y.dims):
+            raise DataError(f"The mask has the dimensions {mask.dims} and Y has {Y.dims}; give the mask those of Y.")
+        shared = [dimension for dimension in Y.dims if dimension in mask.indexes and dimension in Y.indexes]
+        order = {name: _order(mask.indexes[name], Y.indexes[name], f"coordinates {name!r}") for name in shared}
+        return mask.transpose(*Y.dims).isel(order)
+    if isinstance(mask, pd.DataFrame | pd.Series) and isinstance(Y, pd.DataFrame | pd.Series):
+        mask = mask.iloc[_order(mask.index, Y.index, "row labels")]
+    if isinstance(mask, pd.DataFrame) and isinstance(Y, pd.DataFrame):
+        mask = mask.iloc[:, _order(mask.columns, Y.columns, "columns")]
+    return mask
+
+
+def _order(given: pd.Index, wanted: pd.Index, what: str) -> Any:
+    """Where the wanted labels are among those given; in the order given where one of the two only counts."""
+    if len(given) != len(wanted) or given.equals(wanted):
+        return slice(None)
+    found = given.get_indexer(wanted) if given.is_unique else np.full(len(wanted), -1)
+    if (found >= 0).all() and wanted.is_unique:
+        return found
+    if isinstance(given, pd.RangeIndex) or isinstance(wanted, pd.RangeIndex):
+        return slice(None)
+    missing = wanted[int(np.argmin(found))]
+    raise DataError(f"The mask has other {what} than Y, without {missing!r}; give it those of Y, in any order.")

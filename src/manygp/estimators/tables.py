@@ -1,0 +1,59 @@
+"""What a user gives to fit or to score a model, as a table."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from manygp.data import Cells, Grid, Table, as_table, cells_table
+from manygp.data.exposure import observed_exposure
+from manygp.data.table import FloatArray
+from manygp.errors import DataError
+
+__all__ = ["cell_names", "given_table", "named_inputs"]
+
+
+def given_table(
+    X: Any,
+    y: Any = None,
+    mask: Any = None,
+    output_names: Sequence[Hashable] | None = None,
+    layer: str | None = None,
+) -> Table:
+    """Return observations as a validated table of the model's own.
+
+    Parameters
+    ----------
+    X
+        Inputs, or all of the data as an AnnData or a table.
+    y, mask, output_names, layer
+        As in `as_table`; a table has them already.
+    """
+    if not isinstance(X, Table):
+        return as_table(X, y, mask, output_names, layer)
+    others = {"y": y, "mask": mask, "output_names": output_names, "layer": layer}
+    for name, value in others.items():
+        if value is not None:
+            raise DataError(
+                f"X is a {type(X).__name__}, which holds all of the data, and {name} was given too; leave {name} out."
+            )
+    inputs = named_inputs(X)
+    if isinstance(X, Cells):
+        cells = cells_table(inputs, cell_names(X, X.output_names), X.y, X.output_names)
+        cells.exposure = None if X.exposure is None else observed_exposure(X.exposure, X.y)
+        cells.axes = X.axes
+        return cells
+    assert isinstance(X, Grid)
+    grid = as_table(inputs, X.Y, X.mask, X.output_names)
+    grid.exposure, grid.axes = X.exposure, X.axes
+    return grid
+
+
+def named_inputs(table: Table) -> pd.DataFrame | FloatArray:
+    """Return the inputs of a table, as a frame if they have names."""
+    return table.X if table.feature_names is None else pd.DataFrame(table.X, columns=list(table.feature_names))
+
+
+def cell_names(table: Cells, names: Sequence[Hashable]) -> list[Hashable]:
+    """Return the name of the output of each cell, given one for each output."""
+    return [names[i] for i in table.output]
