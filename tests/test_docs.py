@@ -1,10 +1,18 @@
-"""The pages agree with the package: links lead somewhere, public names are listed, snippets run."""
+"""The pages agree with the package: links lead somewhere, public names are listed and exist, snippets run."""
 
+import builtins
 import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import manygp
+import manygp.data
+import manygp.demo
+import manygp.training
+from manygp.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -43,6 +51,48 @@ def test_public_names_are_listed(room):
     assert [name for name in exported if not re.search(rf"`{name}[`(]", page)] == []
 
 
+def listed_names():
+    """Names in backticks, with or without arguments, by the module under which the list of public names has them."""
+    listed = {}
+    for section in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        rows = re.findall(r"^\| `(manygp\.\w+)` \|(.*)$", text, re.MULTILINE)
+        for module, names in rows if title == "Parts" else [(title.strip("`"), text)]:
+            listed[module] = re.findall(r"`([A-Za-z_]\w*)(?:\([^`]*\))?`", names)
+    return listed
+
+
+# What else the page names beside the contents of a module: methods and attributes, errors of others, extras to install.
+BESIDE = {
+    "manygp": [
+        *ESTIMATORS.values(),
+        manygp.Prediction,
+        manygp.training.History,
+        manygp.data,
+        manygp.training,
+        builtins,
+    ],
+    "manygp.paper": [manygp.demo],
+}
+FOREIGN = {"manygp.plots": {"plots", "Figure"}}
+
+
+@pytest.mark.parametrize("module", sorted(listed_names()))
+def test_listed_names_exist(module):
+    if module == "manygp.plots":
+        pytest.importorskip("matplotlib")
+    owners = [importlib.import_module(module), *BESIDE.get(module, [])]
+    known = {name for owner in owners for name in dir(owner)} | FOREIGN.get(module, set())
+    known |= {name for owner in owners if isinstance(owner, type) for name in attributes(owner)}
+    assert [name for name in listed_names()[module] if name not in known] == []
+
+
+def attributes(kind):
+    """Names that a class declares for after a fit, or sets when it is made."""
+    declared = [name for base in kind.__mro__ for name in inspect.get_annotations(base)]
+    return [*declared, *inspect.unwrap(kind.__init__).__code__.co_names]
+
+
 def test_every_example_is_linked_from_the_readme():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in (ROOT / "examples").glob("*.py") if f"(examples/{path.name})" not in readme] == []
@@ -56,3 +106,29 @@ def test_the_ten_lines_of_the_readme_run(tmp_path, monkeypatch):
     assert names["mean"].shape == names["std"].shape == (50, 40)
     assert names["lower"].shape == names["upper"].shape == (50, 2)
     assert (tmp_path / "sines").is_dir()
+
+
+def test_the_snippets_on_containers_run():
+    pytest.importorskip("xarray")
+    names = {}
+    for snippet in re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "containers.md").read_text(encoding="utf-8"), re.DOTALL
+    ):
+        exec(snippet.replace("TLVMOGP()", "TLVMOGP(epochs=2)"), names)
+    assert list(names["long"].columns) == ["day", "output", "mean", "std", "lower90", "upper90"]
+    assert names["filled"]["mean"].dims == ("time", "lat", "lon")
+    assert not names["complete"].isnull().any()
+    assert names["asked"]["output"].tolist() == list("abcabc")
+
+
+def test_the_snippets_for_a_start_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
+    snippets = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "logging" not in text]
+    names = {}
+    exec("".join(snippets).replace("TLVMOGP()", "TLVMOGP(epochs=2)"), names)
+    assert names["mean"].shape == (64, 12)
+    assert names["lower"].shape == (64, 2)
+    assert [name for name in names["scores"] if f"`{name}`" not in page] == []
+    assert names["scores"]["num_cells"] == names["hidden"].to_numpy().sum()
+    assert (names["same"].predict(names["hours"]) == names["mean"]).all()

@@ -29,13 +29,17 @@ from manygp.paper.predictions import save_predictions
 from manygp.paper.problem import Problem, values_of
 from manygp.paper.records import METRICS, Record, Run, write_record
 from manygp.paper.settings import COORDINATES
+from manygp.variational import NaturalPosterior, NaturalPosteriorBatch, TensorNormal
+from manygp.variational.kronecker import NaturalKronecker
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "count_parameters"]
 
 # Cells of the training part that are scored; their number only matters for time.
 _TRAIN_CELLS = 50_000
 # Variance of a new output's latent vector around its coordinates, as published.
 _NEW_OUTPUT_VARIANCE = 0.1
+# Posteriors that natural steps move: what they learn is in buffers of their own, and in no parameter.
+_NATURAL = (NaturalPosterior, NaturalPosteriorBatch, NaturalKronecker, TensorNormal)
 
 
 def carry_out(run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool) -> Record:
@@ -167,11 +171,23 @@ def _some_cells(table: Grid, seed: int) -> FloatArray:
 
 
 def _num_parameters(model: Any) -> int | None:
-    """Numbers that were learnt."""
+    """Numbers that an estimator has learnt; a model of another make may tell them itself."""
     module = getattr(model, "model_", None)
     if isinstance(module, torch.nn.Module):
-        return sum(parameter.numel() for parameter in module.parameters())
+        return count_parameters(module)
     return getattr(model, "num_parameters", None)
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    """Numbers in the parameters of a model and in its q(u), whether gradients or natural steps move that.
+
+    A precision counts like the factor of a covariance, as a full square, so that both presets of a model have the same
+    number. Kernels and likelihood are counted, unlike in appendix I of the paper. What a fit finds beside the bound
+    (scalings, priors, effects of single inputs) is not.
+    """
+    natural = [part for part in module.modules() if isinstance(part, _NATURAL)]
+    learnt = [*module.parameters(), *(values for part in natural for values in part.buffers(recurse=False))]
+    return sum(values.numel() for values in learnt)
 
 
 # -- where and with what -----------------------------------------------------------------------------------------

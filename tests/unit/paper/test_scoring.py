@@ -1,5 +1,6 @@
-"""One run: new outputs by both protocols, counts, and what a record says of the machine."""
+"""One run: new outputs by both protocols, counts, what a record says of the machine, and how parameters are counted."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 
 from manygp.data import Grid
+from manygp.estimators import ESTIMATORS
 from manygp.paper import Dataset, Problem, Run
 from manygp.paper.predictions import read_predictions
-from manygp.paper.scoring import carry_out
+from manygp.paper.scoring import carry_out, count_parameters
 
 RNG = np.random.default_rng(0)
 QUICK = {"epochs": 2, "num_inducing": 12, "latent_dim": 2}
@@ -88,3 +90,64 @@ def test_a_word_without_meaning_is_a_failed_run(tmp_path: Path) -> None:
     run = Run("some", "tlvmogp", "fast", 0, QUICK | {"latent_prior_mean": "coordinates"})
     record = carry_out(run, Dataset("some", "Some", _slide), None, tmp_path, keep=False)
     assert "latent_prior_mean='coordinates' has no meaning" in record["error"]
+
+
+# -- parameters ----------------------------------------------------------------------------------------------------
+
+D, P, N, L, M, Q, H, J, K = 2, 6, 9, 3, 5, 2, 3, 4, 7
+# Appendix I leaves out kernels, and what belongs to the likelihood or stands beside the processes.
+LEFT_OUT = r"raw_lengthscale|raw_outputscale|likelihood|log_latent_noise|basis.weight|mixture.(mean|log_share)|^bias$"
+LATENTS = {"num_features": D, "num_outputs": P, "latent_dim": H, "prior_mean": False}
+PAIRS = LATENTS | {"num_inducing_latents": J, "num_inducing_inputs": K}
+PROCESSES = {"num_features": D, "num_outputs": P, "num_latents": L, "num_inducing": M}
+EMBEDDED = {"spectral_bound": 0.1, "trend": False, "row_effects": None, "coordinates": None}
+ROWS = {"num_inputs": N, "num_patterns": 0, "projection": "pseudo-inverse"}
+COUNTS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "sv-lmc": ({"mixing_posterior": "point"}, PROCESSES, L * P + L * M * D + L * M + L * M**2),
+    "oilmm": ({}, PROCESSES | ROWS, 2 * L + L * M * D + L * M + L * M**2),
+    "sgprn": (
+        {},
+        PROCESSES | {"num_inputs": N, "output_shape": [2, 3]},
+        L * N + 2 * N**2 + 2 * L**2 + L * N * P + 2**2 + 3**2,
+    ),
+    "g-mogp": ({}, PROCESSES | {"num_kernels": None}, 2 * P**2 + M * D * P + M * P + M**2 * P),
+    "ind-gp": ({}, PROCESSES | {"num_cells": None}, M * D * P + M * P + M**2 * P),
+    "lvmogp": ({}, PAIRS | {"num_components": 1}, H * P + H**2 * P + K * J + K**2 + J**2 + J * H + K * D),
+    "gs-lvmogp": (
+        {"num_components": Q},
+        PAIRS | {"num_components": Q},
+        Q * H * P + Q * H**2 * P + K * J + K**2 + J**2 + Q * J * H + K * D,
+    ),
+    # Latent vectors, three blocks of the network, Z and q(u); the appendix does not have it.
+    "tlvmogp": (
+        {},
+        LATENTS | EMBEDDED | {"num_inducing": M},
+        H * P + H**2 * P + 3 * ((D + H) ** 2 + D + H) + M * (D + H) + M + M**2,
+    ),
+}
+
+
+def test_every_model_has_its_count() -> None:
+    assert COUNTS.keys() == ESTIMATORS.keys()
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_are_counted_as_in_the_paper(name: str, preset: str) -> None:
+    """Appendix I, whether q(u) is moved by gradients or by natural steps."""
+    settings, sizes, expected = COUNTS[name]
+    model = ESTIMATORS[name](preset=preset, **settings)._restore(sizes)
+    beside = [values for key, values in model.named_parameters() if re.search(LEFT_OUT, key)]
+    # Factors of latent vectors are stored as triangles, which the paper counts as squares.
+    stored = [values for key, values in model.named_parameters() if key == "latents.scale"]
+    triangles = sum(values.shape[0] * H**2 - values.numel() for values in stored)
+    assert count_parameters(model) - sum(values.numel() for values in beside) + triangles == expected
+    assert model.num_parameters == expected
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_presets_of_the_published_eeg_model_have_the_same_number(preset: str) -> None:
+    sizes = {"num_features": 1, "num_outputs": 7, "latent_dim": 3, "num_inducing": 200, "prior_mean": False}
+    model = ESTIMATORS["tlvmogp"](preset=preset)._restore(sizes | EMBEDDED)
+    # 60 in the network (table of settings), 7 (3 + 6) of latents, 200 (4 + 1 + 200) of Z and q(u), kernel 5, noise 1.
+    assert count_parameters(model) == 60 + 63 + 41_000 + 6 == 41_129
