@@ -148,7 +148,9 @@ def squared_norms(K: Float[Tensor, "n m"], R: Float[Tensor, "r m"]) -> Float[Ten
     """|R kᵢ|² for every row of K and an upper triangular R, by half of a product."""
     total = K.new_zeros(len(K))
     for rows, _ in _blocks(K):
-        total += (K[:, rows.start :] @ R[rows, rows.start :].T).square_().sum(-1)
+        part, factor = K[:, rows.start :], R[rows, rows.start :]
+        # The same products, laid out as they run faster on a CPU.
+        total += (factor @ part.T).square_().sum(0) if len(R) < _WORTH_BLOCKS else (part @ factor.T).square_().sum(-1)
     return total
 
 

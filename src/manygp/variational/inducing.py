@@ -17,7 +17,7 @@ from manygp.variational.sites import SiteEvidence
 __all__ = ["Conditional", "InducingGP"]
 
 # Covariances of predictions are computed in chunks of rows that stay in the cache.
-_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
+_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 800_000, 512
 # Shares of a prior variance that are rounding errors.
 _NOTHING = 1e-13
 
