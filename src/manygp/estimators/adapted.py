@@ -1,12 +1,11 @@
 """Predictions of outputs that a model was not trained on: from where they are, and from a few observations."""
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
-from manygp.data.table import FloatArray, Grid, IntArray
+from manygp.data.table import Grid
 from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
@@ -221,25 +220,9 @@ class AdaptiveEstimator(LatentVariableEstimator):
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
 
-    def _prediction(
-        self,
-        place: Callable[[IntArray], tuple[FloatArray, IntArray]],
-        shape: tuple[int, ...],
-        inputs: FloatArray,
-        rows: pd.DataFrame,
-        outputs: IntArray,
-        names: Sequence[Hashable],
-        observation_noise: bool,
-        exposure: Any = None,
-    ) -> Prediction:
-        seen = self
-        if not observation_noise:
-            # What outputs do together at inputs of which nothing is known is noise as well.
-            seen = copy.copy(self)
-            seen.model_ = self.model_.without_noise()
-        return super(AdaptiveEstimator, seen)._prediction(
-            place, shape, inputs, rows, outputs, names, observation_noise, exposure
-        )
+    def _model_for(self, observation_noise: bool) -> Any:
+        # What outputs do together at inputs of which nothing is known is noise as well.
+        return self.model_ if observation_noise else self.model_.without_noise()
 
     def _adapted(
         self,

@@ -317,7 +317,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         device = next(self.model_.parameters()).device
         # A numpy integer may be too short for the products below.
         num_samples = int(self.num_samples)
-        predictor = self.model_.predictor(num_samples, self._seed)
+        predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
             x, which = place(cells)
@@ -345,6 +345,10 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             rows,
             self._axes_,
         )
+
+    def _model_for(self, observation_noise: bool) -> Any:
+        """The model that predicts, with noise or without; a leaf may have noise beside that of its likelihood."""
+        return self.model_
 
     def _check_exposure(self, likelihood: Likelihood) -> None:
         if not (self._knows_exposure and likelihood.takes_exposure):
