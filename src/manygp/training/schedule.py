@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 __all__ = ["Schedule"]
 
-# Two windows are compared to see whether the bound still rises: such a share of the longest run, but not fewer and not
-# more steps than this. In a window of fewer steps than the most, a rise counts as flat in proportion.
-_WINDOW_SHARE, _WINDOW_STEPS, _FULL_WINDOW = 0.05, 40, 100
+# Two windows are compared to see whether the bound still rises: such a share of the run so far, but not fewer steps than
+# this. So a run goes on while making it a sixth longer pays. In a window of fewer steps than the last number, a rise
+# counts as flat in proportion.
+_WINDOW_SHARE, _WINDOW_STEPS, _FULL_WINDOW = 0.15, 40, 100
 _WARMUP_STEPS = 20
-# Windows after which a run must have reached a bound, if it must.
-_TRIAL_WINDOWS = 1
+# Share of the longest run after which a bound must have been reached, if it must.
+_TRIAL_SHARE = 0.05
 _FINAL_SHARE = 0.02
 
 
@@ -36,7 +37,7 @@ class Schedule:
     decay_share
         Share of the run that is spent in the decay.
     least_bound
-        Bound per cell without which a run whose length is to be found ends after the first windows.
+        Bound per cell without which a run whose length is to be found ends after a trial.
     """
 
     steps_per_epoch: int
@@ -74,7 +75,8 @@ class Schedule:
         if self.decay_start is not None:
             return
         done = len(self.bounds)
-        if done >= _TRIAL_WINDOWS * self._window() and max(self.bounds) < self.least_bound:
+        trial = max(self._window(), math.ceil(_TRIAL_SHARE * self.max_epochs))
+        if done >= trial and max(self.bounds) < self.least_bound:
             self.end = done
             return
         self.is_flat = self._flat()
@@ -91,8 +93,7 @@ class Schedule:
         return recent - before < self.tolerance * min(1.0, window * self.steps_per_epoch / _FULL_WINDOW)
 
     def _window(self) -> int:
-        steps = min(max(_WINDOW_SHARE * self.max_epochs * self.steps_per_epoch, _WINDOW_STEPS), _FULL_WINDOW)
-        return max(2, math.ceil(steps / self.steps_per_epoch))
+        return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * len(self.bounds)))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Learning rate and natural rate of the given step, counted from the start of the run."""

@@ -71,3 +71,19 @@ def test_a_run_that_stays_below_a_bound_ends_early():
         lengths.append(len(schedule.bounds))
     assert lengths[0] <= 10
     assert lengths[1] > 30
+
+
+@pytest.mark.parametrize("max_epochs", [400, 4000])
+def test_when_a_bound_is_flat_does_not_depend_on_the_budget(max_epochs):
+    schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=max_epochs)
+    run(schedule, lambda epoch: -1.0 / (1 + epoch))
+    assert schedule.stop_reason == "converged"
+    assert len(schedule.bounds) < 60
+
+
+def test_a_run_goes_on_while_a_longer_one_pays():
+    """A bound that rises with the logarithm of time: by as much in every sixth that a run becomes longer."""
+    for slope, reason in ((0.3, "budget"), (0.05, "converged")):
+        schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=500)
+        run(schedule, lambda epoch, slope=slope: slope * math.log(1 + epoch))
+        assert schedule.stop_reason == reason
