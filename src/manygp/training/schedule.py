@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 __all__ = ["Schedule"]
 
-# Two windows are compared to see whether the bound still rises: such a share of the run so far, but not fewer steps than
-# this. So a run goes on while making it a sixth longer pays. In a window of fewer steps than the last number, a rise
-# counts as flat in proportion.
-_WINDOW_SHARE, _WINDOW_STEPS, _FULL_WINDOW = 0.15, 40, 100
+# Two windows are compared to see whether the bound still rises: such a share of the run so far, but not fewer steps
+# than this. So a run goes on while making it a fifth longer pays. In a window of fewer steps than the last number, a
+# rise counts as flat in proportion.
+_WINDOW_SHARE, _WINDOW_STEPS, _FULL_WINDOW = 0.2, 40, 100
 _WARMUP_STEPS = 20
 # Share of the longest run after which a bound must have been reached, if it must.
 _TRIAL_SHARE = 0.05

@@ -82,7 +82,7 @@ def test_when_a_bound_is_flat_does_not_depend_on_the_budget(max_epochs):
 
 
 def test_a_run_goes_on_while_a_longer_one_pays():
-    """A bound that rises with the logarithm of time: by as much in every sixth that a run becomes longer."""
+    """A bound that rises with the logarithm of time: by as much in every fifth that a run becomes longer."""
     for slope, reason in ((0.3, "budget"), (0.05, "converged")):
         schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=500)
         run(schedule, lambda epoch, slope=slope: slope * math.log(1 + epoch))
