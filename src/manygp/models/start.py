@@ -48,9 +48,9 @@ _FLAT, _FAR_MORE = 0.01, 2.0
 _RANKS, _LEAST_DIM = (1, 2, 3, 4, 6, 8, 12, 16), 3
 # Choices need less than the start itself: fewer inputs and outputs, fewer factors, fewer passes.
 _RANK_SIDE, _MAX_SCALING_RANK, _ROUGHLY, _SPLIT_CELLS = 1000, 8, 1e-3, 10_000
-# Inducing points: at least so many, and at most so many, or up to the last where cells are many beside them and yet so
-# few that a pass over them stays cheap.
-_MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS, _CELLS_PER_POINT = 100, 448, 800, 6e10, 7
+# Inducing points: at least so many, and at most so many, or up to the last where cells are so few that a pass over them
+# stays cheap.
+_MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS = 100, 448, 800, 6e10
 _CANDIDATES_PER_POINT = 10
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
@@ -156,7 +156,7 @@ def choose_num_inducing(
     noise.
     """
     cells = table.num_observed
-    affordable = min(math.sqrt(_CHEAP_PASS / cells), cells / _CELLS_PER_POINT, _MOST_INDUCING)
+    affordable = min(math.sqrt(_CHEAP_PASS / cells), _MOST_INDUCING)
     most = max(_MAX_INDUCING, int(affordable))
     pieces = found.num_pieces(scaling.scale_x(table.X))
     wanted = int(spare * pieces * (latent_dim + 1)) if table.num_outputs > 1 else int(pieces)

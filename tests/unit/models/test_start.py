@@ -121,6 +121,12 @@ def test_rough_functions_have_more_inducing_points(rng):
     assert sizes[0] < sizes[1] < sizes[2]
 
 
+def test_rough_functions_in_a_small_table_have_a_point_for_most_cells(rng):
+    table = Grid(np.linspace(0, 1, 100)[:, None], rng.standard_normal((100, 6)))
+    found = Lengthscales(np.array([0.01]), 1.0, 0.1)
+    assert choose_num_inducing(table, worlds.raw(table), 4, found) >= 0.8 * table.num_observed
+
+
 def test_never_more_inducing_points_than_cells(rng):
     table = Grid(np.arange(3.0)[:, None], np.array([[1.0], [np.nan], [2.0]]))
     assert choose_num_inducing(table, worlds.raw(table), 1, Lengthscales(np.array([1e-3]), 1.0, 0.1)) == 2
