@@ -62,7 +62,7 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     row, output, value = sample_places(table, _MOST_CELLS, rng)
     mean, known, open_variance, noise = _marginals(model, scaling.scale_x(table.X[row]), output)
     y = scaling.scale_y(value, output)
-    growth = _unfamiliarity(table, scaling, output, y)
+    growth = _unfamiliarity(table, scaling, output, value)
     rest = 1.0 - known / noise
     # A cell that almost all knowledge of itself comes from says nothing about the others.
     kept = rest > _LEAST_REST
@@ -101,14 +101,19 @@ def _gap_variance(
     return known + open_variance + noise
 
 
-def _unfamiliarity(table: Table, scaling: Scaling, output: IntArray, y: FloatArray) -> FloatArray:
-    """What residuals grow by when their cells have no say in the centre and scale of their output."""
-    if not np.allclose(Scaling.fit(table, outputs="output").y_scale, scaling.y_scale, rtol=1e-6):
-        # Units that all outputs share, or that come from other outputs too, hardly depend on a cell.
+def _unfamiliarity(table: Table, scaling: Scaling, output: IntArray, value: FloatArray) -> FloatArray:
+    """What residuals grow by when their cells have no say in the centre and scale of their output.
+
+    Columns that others have helped to complete are taken for columns of observed cells alone: what fills their gaps
+    follows from these.
+    """
+    own = Scaling.fit(table, outputs="output")
+    if not np.ptp(scaling.y_scale) and not np.allclose(own.y_scale, scaling.y_scale, rtol=1e-6):
+        # A unit that all outputs share hardly depends on a cell.
         return np.ones(len(output))
-    n = np.maximum(table.count_per_output()[output].astype(float), 2.0)
+    n, z = np.maximum(table.count_per_output()[output].astype(float), 2.0), own.scale_y(value, output)
     # s'² = (n − n z² / (n − 1)) / (n − 1) in units of the scale with the cell, which has the value z
-    squares = (n - n * np.square(y) / (n - 1.0)) / (n - 1.0)
+    squares = (n - n * np.square(z) / (n - 1.0)) / (n - 1.0)
     return n / (n - 1.0) / np.sqrt(np.maximum(squares, _LEAST_UNIT**2))
 
 

@@ -1,5 +1,7 @@
 """The noise by cells left out one at a time: against exact GPs without these cells, and where the noise is wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -46,14 +48,17 @@ def test_a_cell_that_is_left_out_is_predicted_by_the_exact_gp_of_the_others(rng)
 def test_a_residual_grows_by_what_its_cell_had_to_say_about_its_unit(rng):
     table = Grid(np.arange(7.0)[:, None], rng.standard_normal((7, 3)) * [1.0, 10.0, 100.0])
     scaling, row, output = Scaling.fit(table), np.repeat(np.arange(7), 3), np.tile(np.arange(3), 7)
-    y = scaling.scale_y(table.Y[row, output], output)
-    growth = calibration._unfamiliarity(table, scaling, output, y)
+    value = table.Y[row, output]
+    y = scaling.scale_y(value, output)
+    growth = calibration._unfamiliarity(table, scaling, output, value)
     for i in range(len(y)):
         others = np.delete(table.Y[:, output[i]], row[i])
         # About the centre of all, a residual is y − c; about that of the others it is this.
         alone = (table.Y[row[i], output[i]] - others.mean()) / max(others.std(), 0.3 * scaling.y_scale[output[i]])
         assert_close(growth[i] * y[i], alone)
-    assert (calibration._unfamiliarity(table, Scaling.fit(table, outputs="global"), output, y) == 1.0).all()
+    completed = replace(scaling, y_center=scaling.y_center + 1.0, y_scale=scaling.y_scale * [0.8, 1.0, 1.2])
+    assert_close(calibration._unfamiliarity(table, completed, output, value), growth)
+    assert (calibration._unfamiliarity(table, Scaling.fit(table, outputs="global"), output, value) == 1.0).all()
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 3.0])
