@@ -21,11 +21,14 @@ from manygp.errors import SettingError
 __all__ = [
     "KERNELS",
     "CovarianceRows",
+    "correlation",
     "cross_covariance",
+    "group_covariance",
     "is_fused",
     "kernel_diagonal",
     "make_kernel",
     "rescale_kernel",
+    "squared_distances",
 ]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
@@ -98,6 +101,46 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
     return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
+
+
+def group_covariance(
+    kernel: Kernel, a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]
+) -> Float[Tensor, "*g c k"]:
+    """k(aᵢ, bⱼ) for all pairs of each group, where `cross_covariance` is for one group of many."""
+    if not is_fused(kernel):
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return kernel(a.double(), b.double()).to_dense().to(a.dtype)
+    lengthscale = kernel.base_kernel.lengthscale.to(a.dtype)
+    s = squared_distances(a / lengthscale, b / lengthscale)
+    return kernel.outputscale.to(a.dtype) * correlation(s, _smoothness(kernel))
+
+
+def squared_distances(a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]) -> Float[Tensor, "*g c k"]:
+    """|aᵢ − bⱼ|² for all pairs of each group."""
+    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
+    center = b.detach().mean(-2, keepdim=True)
+    a, b = a - center, b - center
+    squares = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2)
+    return (squares - 2.0 * a @ b.mT).clamp(min=0.0)
+
+
+def correlation(s: Float[Tensor, "..."], nu: float = math.inf) -> Float[Tensor, "..."]:
+    """ρ(s) at squared distances s in lengthscales: RBF (ν = ∞) or Matern."""
+    return torch.exp(-0.5 * s) if nu == math.inf else _Profile.apply(s, nu)
+
+
+class _Profile(torch.autograd.Function):
+    """Matern correlation, whose slope in s is finite at 0 where that of √s is not."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, nu: float) -> Tensor:
+        ρ, slope = _matern(s, nu)
+        ctx.save_for_backward(slope)
+        return ρ
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * ctx.saved_tensors[0], None
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:

@@ -11,6 +11,7 @@ from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
 from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
 from manygp.data.files import read_inputs, read_table, write_frame
+from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.splits import block_split, output_split, pattern_split, random_split
 from manygp.data.table import Cells, Grid, Table
@@ -22,6 +23,8 @@ __all__ = [
     "Factorisation",
     "Grid",
     "GridPlan",
+    "GroupPlan",
+    "Grouping",
     "OutputScale",
     "Plan",
     "RankChoice",

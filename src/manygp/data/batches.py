@@ -43,6 +43,9 @@ class Batch:
         Weight of each output's own term, shape (p,).
     exposure
         What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
+    members, num_given
+        Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
+        before the groups' own cells, −1 for none, shape (g, c).
     """
 
     x: FloatArray
@@ -53,6 +56,8 @@ class Batch:
     cell_weight: float
     output_weight: FloatArray
     exposure: FloatArray | None = None
+    members: IntArray | None = None
+    num_given: int = 0
 
     @property
     def num_cells(self) -> int:

@@ -87,6 +87,10 @@ class Gaussian(Likelihood):
         center = log_noise.detach().sum() / max(log_noise.numel(), 1)
         return center.exp(), log_noise - center
 
+    def noise_of(self, outputs: Tensor) -> Tensor:
+        """Noise variances of cells of some outputs, in the shape of `outputs`."""
+        return self._noise_of(outputs, self.raw_noise).expand(outputs.shape)
+
     def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
         return self.constraint.transform(self.pick("raw_noise", outputs)).to(like.dtype)
 

@@ -284,6 +284,8 @@ def start_from_data(
         model.likelihood.noise = torch.tensor(noise)
         # What jitter adds to variances of f should not exceed the noise.
         model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
+    for term in model.terms:
+        term.start(model.units[:d], noise)
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     x, output, _ = sample_cells(table, scaling, max(1000, _CANDIDATES_PER_POINT * m), rng)

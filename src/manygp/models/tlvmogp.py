@@ -1,13 +1,17 @@
 """T-LVMOGP: one sparse GP in an embedding of inputs and latent vectors of outputs."""
 
 import copy
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.likelihoods import Likelihood
+from manygp.kernels import cross_covariance, group_covariance, is_fused
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models.latent_variable import LatentVariableModel
+from manygp.models.neighbors import NeighborPredictor, ObservedCells
+from manygp.terms import Points, Term
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -18,6 +22,8 @@ from manygp.variational import (
     Latents,
     PosteriorMoments,
     RowEffects,
+    VecchiaEvidence,
+    projected_rows,
 )
 
 __all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
@@ -66,6 +72,10 @@ class TransformedLatentModel(LatentVariableModel):
         A GP over coordinates of the outputs for the prior of their latent vectors.
     has_trend
         Whether functions are linear in x beside f, with slopes that are linear in h but for deviations of an output.
+    terms
+        Gaussian parts of the observations beside f, which batches of groups see.
+    num_neighbors
+        Number of observed cells that a prediction is conditioned on beside q(u).
 
     Attributes
     ----------
@@ -73,12 +83,15 @@ class TransformedLatentModel(LatentVariableModel):
         [W, w], shape (d, h + 1), and δ, shape (p, d), for inputs in units of their lengthscales; None without a trend.
     row_effects
         Effects of single inputs on all outputs, which predictions have beside f; None before they are found.
+    observed
+        The cells of the fit, which predictions from neighbours need; None without.
     """
 
     embedding: nn.Module
     gp: InducingGP
     own_slopes: Tensor | None
     row_effects: RowEffects | None
+    observed: ObservedCells | None
 
     def __init__(
         self,
@@ -92,10 +105,14 @@ class TransformedLatentModel(LatentVariableModel):
         linear_share: float = 0.0,
         coordinates: CoordinatePrior | None = None,
         has_trend: bool = False,
+        terms: Sequence[Term] = (),
+        num_neighbors: int = 0,
     ):
         super().__init__(latents, likelihood, units, has_levels=has_levels, sparse=sparse)
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
+        self.terms, self.num_neighbors = nn.ModuleList(terms), num_neighbors
+        self.observed, self.has_noise = None, True
         flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
         self.slopes = nn.Parameter(flat) if has_trend else None
         self.row_effects = None
@@ -156,12 +173,62 @@ class TransformedLatentModel(LatentVariableModel):
         return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate))
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
+        if batch.groups is not None:
+            return self._group_evidence(batch, generator)
         h = self.latents.rsample(batch.outputs, batch.column, generator)
         outputs, level = batch.outputs[batch.column], self.levels(batch.outputs)
         beside, trend = None if level is None else level.index_select(0, batch.column), self.trend(batch.x, h, outputs)
         if trend is not None:
             beside = trend if beside is None else beside + trend
         return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, batch.exposure, beside)
+
+    def _group_evidence(self, batch: CellBatch, generator: torch.Generator) -> VecchiaEvidence:
+        """Groups of cells given their conditioning sets, see `VecchiaEvidence`."""
+        assert batch.groups is not None
+        assert batch.row is not None
+        outputs, at = batch.outputs.index_select(0, batch.column), batch.groups.index.flatten()
+        # Neighbours would not be alike at draws of their own.
+        h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True)
+        e, trend = self.embed(batch.x, h), self.trend(batch.x, h, outputs)
+        A = self.explained(e)
+        cells = Points(batch.x, outputs, batch.row, h)
+        shape = batch.groups.index.shape
+        group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in (cells.x, outputs, cells.row, h)))
+        R = self.covariance(group, e.index_select(0, at).unflatten(0, shape))
+        R = R + torch.diag_embed(self.likelihood.noise_of(group.outputs))
+        return VecchiaEvidence.from_groups(A, R, batch.y if trend is None else batch.y - trend, batch.groups)
+
+    def explained(self, e: Float[Tensor, "b e"]) -> Float[Tensor, "b m"]:
+        """A = K L⁻ᵀ: what inducing points explain of cells with embeddings e, f = A v + the rest."""
+        gp = self.gp
+        Kuu = cross_covariance(gp.kernel, gp.Z, gp.Z)
+        with torch.no_grad():
+            Linv = gp.whitening()
+        return projected_rows(cross_covariance(gp.kernel, e, gp.Z), Kuu, Linv)
+
+    @torch.no_grad()
+    def coordinates_of(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Float[Tensor, "b e"]:
+        """Cells in the embedding space, in lengthscales of the kernel: close means correlated."""
+        e, kernel = self.embed(x, self.latents.mean[outputs]), self.gp.kernel
+        return e / kernel.base_kernel.lengthscale if is_fused(kernel) else e
+
+    def covariance(self, a: Points, e: Float[Tensor, "*g c e"]) -> Float[Tensor, "*g c c"]:
+        """Covariance of f and all terms between cells of a group with embeddings e."""
+        total = group_covariance(self.gp.kernel, e, e)
+        for term in self.terms:
+            total = total + term.covariance(a, a)
+        return total
+
+    def own_kl(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        kl = super().own_kl(outputs)
+        for term in self.terms:
+            kl = kl + term.negative_log_prior(outputs)
+        return kl
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        yield from super().row_parameters()
+        for term in self.terms:
+            yield from term.row_parameters()
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
@@ -172,11 +239,14 @@ class TransformedLatentModel(LatentVariableModel):
         new = copy.copy(self)
         new._modules = dict(self._modules)
         new.row_effects = None if self.row_effects is None else self.row_effects.without_noise()
+        new.has_noise = False
         return new
 
     @torch.no_grad()
-    def predictor(self, num_samples: int, seed: int) -> "Predictor":
+    def predictor(self, num_samples: int, seed: int) -> "Predictor | NeighborPredictor":
         """Components of the predictive mixture, with all that depends on q(u) alone computed once."""
+        if self.observed is not None:
+            return NeighborPredictor(self, self.num_neighbors, self.has_noise)
         return Predictor(self, self.gp.conditional(), num_samples, seed)
 
 

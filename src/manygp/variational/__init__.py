@@ -8,6 +8,7 @@ from manygp.variational.bound import CellBatch, ElboTerms
 from manygp.variational.coordinates import CoordinatePrior
 from manygp.variational.evidence import Evidence, GaussianEvidence
 from manygp.variational.evidence_batch import GaussianEvidenceBatch
+from manygp.variational.groups import Groups
 from manygp.variational.inducing import Conditional, InducingGP
 from manygp.variational.inducing_batch import ConditionalBatch, InducingBatch, Projection
 from manygp.variational.kernel_batch import KernelBatch, Mixture
@@ -18,6 +19,7 @@ from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBa
 from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
+from manygp.variational.vecchia import VecchiaEvidence, projected_rows
 
 __all__ = [
     "LATENT_POSTERIORS",
@@ -32,6 +34,7 @@ __all__ = [
     "Evidence",
     "GaussianEvidence",
     "GaussianEvidenceBatch",
+    "Groups",
     "InducingBatch",
     "InducingGP",
     "KernelBatch",
@@ -46,4 +49,6 @@ __all__ = [
     "RowEffects",
     "SiteEvidence",
     "TensorNormal",
+    "VecchiaEvidence",
+    "projected_rows",
 ]

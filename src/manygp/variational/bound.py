@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.data import Batch
+from manygp.variational.groups import Groups
 
 __all__ = ["CellBatch", "ElboTerms"]
 
@@ -15,7 +16,8 @@ __all__ = ["CellBatch", "ElboTerms"]
 class CellBatch:
     """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased.
 
-    `row` numbers the inputs of the table, for models that know them one by one.
+    `row` numbers the inputs of the table, for models that know them one by one; `groups` say which cells are
+    conditioned on which, where the bound is one of groups.
     """
 
     x: Float[Tensor, "b d"]
@@ -26,6 +28,7 @@ class CellBatch:
     output_weight: Float[Tensor, " p"]
     exposure: Float[Tensor, " b"] | None = None
     row: Int[Tensor, " b"] | None = None
+    groups: Groups | None = None
 
     @classmethod
     def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
@@ -34,6 +37,10 @@ class CellBatch:
         def move(array: object, kind: torch.dtype) -> Tensor:
             return torch.as_tensor(array).to(device=device, dtype=kind, non_blocking=True)
 
+        groups = None
+        if batch.members is not None:
+            members = move(batch.members, torch.int64)
+            groups = Groups(members.clamp(min=0), members >= 0, batch.num_given)
         return cls(
             x=move(batch.x, dtype),
             y=move(batch.y, dtype),
@@ -43,6 +50,7 @@ class CellBatch:
             output_weight=move(batch.output_weight, torch.float64),
             exposure=None if batch.exposure is None else move(batch.exposure, dtype),
             row=move(batch.row, torch.int64),
+            groups=groups,
         )
 
 

@@ -179,11 +179,11 @@ class Latents(nn.Module):
         return nn.functional.embedding(outputs, self.mean, sparse=self.sparse)
 
     def rsample(
-        self, outputs: Int[Tensor, " p"], column: Int[Tensor, " b"], generator: torch.Generator
+        self, outputs: Int[Tensor, " p"], column: Int[Tensor, " b"], generator: torch.Generator, shared: bool = False
     ) -> Float[Tensor, "b h"]:
         """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
 
-        Cells of one output have draws of their own, unless `shared_draws` is set: the bound only needs the marginals,
+        Cells of one output have draws of their own, unless they are `shared` or `shared_draws` is set: the bound only needs the marginals,
         and the noise of its gradient averages out over the cells. They come in pairs ±ε, whose first-order noise
         cancels.
         """
@@ -191,9 +191,10 @@ class Latents(nn.Module):
         m = self.means(outputs).index_select(0, column)
         if self.posterior == "point":
             return m
-        count = len(outputs) if self.shared_draws else (len(m) + 1) // 2
+        shared = shared or self.shared_draws
+        count = len(outputs) if shared else (len(m) + 1) // 2
         draws = torch.randn(count, self.dim, dtype=m.dtype, device=m.device, generator=generator)
-        if self.shared_draws:
+        if shared:
             noise = draws.index_select(0, column)
         else:
             pairs = torch.stack([draws, -draws], 1).flatten(0, 1)[: len(m)]

@@ -1,0 +1,178 @@
+"""Groups of cells that are close together, in a random order, and the cells before them that are nearest.
+
+Vecchia's approximation conditions each group on a few cells that stand before it in the order. Cells are points of some
+coordinates in which close means correlated; the tree of median cuts behind the groups, and the search for neighbours
+among them, take memory and time that are linear in the cells but for logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from manygp.data.batches import Batch, Plan
+from manygp.data.scaling import Scaling
+from manygp.data.table import Cells, FloatArray, IntArray, Table
+
+__all__ = ["GroupPlan", "Grouping", "group_cells"]
+
+# Groups before a group that are looked at for its neighbours.
+_NEAR_GROUPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """An order of cells in groups, each with a conditioning set.
+
+    Parameters
+    ----------
+    cell
+        Numbers of all cells, group after group, shape (c,).
+    start
+        Where groups begin in `cell`, and where the last one ends, shape (g + 1,).
+    given
+        Numbers of the cells that a group is conditioned on, all of groups before it, −1 for none, shape (g, k).
+    """
+
+    cell: IntArray
+    start: IntArray
+    given: IntArray
+
+    def __len__(self) -> int:
+        """Return the number of groups."""
+        return len(self.given)
+
+    def members(self, groups: IntArray) -> IntArray:
+        """Return conditioning sets and cells of some groups, −1 for none, shape (groups, k + size)."""
+        first, size = self.start[groups], self.start[groups + 1] - self.start[groups]
+        place = np.arange(size.max(initial=1))
+        own = self.cell[np.minimum(first[:, None] + place, len(self.cell) - 1)]
+        return np.concatenate([self.given[groups], np.where(place < size[:, None], own, -1)], axis=1)
+
+
+def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator) -> Grouping:
+    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it."""
+    parts = [leaf for leaf in _median_cuts(z, size)]
+    parts = [parts[i] for i in rng.permutation(len(parts))]
+    cell = np.concatenate(parts)
+    start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    given = np.full((len(parts), num_given), -1, dtype=np.int64)
+    if num_given:
+        center = np.stack([z[part].mean(axis=0) for part in parts])
+        for group, near in enumerate(_nearest_before(center, _NEAR_GROUPS + num_given // size)):
+            if len(near):
+                found = _nearest_cells(z, np.concatenate([parts[i] for i in near]), parts[group], num_given)
+                given[group, : len(found)] = found
+    return Grouping(cell, start, given)
+
+
+def _median_cuts(z: FloatArray, size: int) -> Iterator[IntArray]:
+    """Cut the cells in two along the widest coordinate, again and again, until no part has more than `size`."""
+    stack = [np.arange(len(z))]
+    while stack:
+        part = stack.pop()
+        if len(part) <= size:
+            yield part
+            continue
+        points = z[part]
+        along = points[:, np.argmax(np.ptp(points, axis=0))]
+        # Whole groups on the left, so that few groups are not full.
+        left = math.ceil(len(part) / size) // 2 * size
+        order = np.argpartition(along, left - 1)
+        stack += [part[order[left:]], part[order[:left]]]
+
+
+def _nearest_before(center: FloatArray, count: int) -> Iterator[IntArray]:
+    """For every point in order, the nearest `count` points before it."""
+    yield np.zeros(0, dtype=np.int64)
+    begin = 1
+    # The nearest of twice as many points: on average half of them stand before a point.
+    while begin < len(center):
+        end = min(2 * begin, len(center))
+        near = cKDTree(center[:end]).query(center[begin:end], k=min(2 * count + 1, end))[1]
+        for i, found in enumerate(near, start=begin):
+            yield found[found < i][:count]
+        begin = end
+
+
+def _nearest_cells(z: FloatArray, candidates: IntArray, group: IntArray, count: int) -> IntArray:
+    """Those of some cells that are nearest to any cell of a group."""
+    if len(candidates) <= count:
+        return candidates
+    a, b = z[candidates], z[group]
+    s = np.square(a).sum(1)[:, None] + np.square(b).sum(1) - 2.0 * a @ b.T
+    return candidates[np.argpartition(s.min(axis=1), count - 1)[:count]]
+
+
+class GroupPlan(Plan):
+    """Batches of groups of cells with their conditioning sets.
+
+    Parameters
+    ----------
+    table
+        The observations, in either layout.
+    scaling
+        Maps inputs and values to scaled units as they are gathered.
+    batch_cells
+        About how many cells a batch has, conditioning sets not counted.
+    size, num_given
+        Most cells of a group and of a conditioning set.
+    """
+
+    def __init__(self, table: Table, scaling: Scaling, batch_cells: int, size: int, num_given: int) -> None:
+        self.table, self.scaling, self.size, self.num_given = table, scaling, size, num_given
+        self.places = table.places()
+        self.num_batches = max(1, math.ceil(len(self.places) / batch_cells))
+        self._counts = table.count_per_output()
+        self._empty = np.flatnonzero(self._counts == 0)
+        self._input = distinct_inputs(table)
+        self.grouping: Grouping
+
+    def arrange(self, z: FloatArray, rng: np.random.Generator) -> None:
+        """Group the cells anew, at coordinates z (c, e) of all observed cells in the order of `places`."""
+        self.grouping = group_cells(z, self.size, self.num_given, rng)
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return self.num_batches
+
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one epoch; outputs without any cell are dealt out over the batches."""
+        empty, dealt = rng.permutation(self._empty), rng.permutation(self.num_batches)
+        for step, groups in enumerate(np.array_split(rng.permutation(len(self.grouping)), self.num_batches)):
+            yield self.batch(groups, empty[dealt[step] :: self.num_batches])
+
+    def batch(self, groups: IntArray, empty: IntArray) -> Batch:
+        """Return the batch of some groups, and of some outputs without cells."""
+        members = self.grouping.members(groups)
+        cells, index = np.unique(members, return_inverse=True)
+        # Number −1, which stands for none, comes first if it is there.
+        missing = int(len(cells) > 0 and cells[0] < 0)
+        index, cells = index.reshape(members.shape) - missing, cells[missing:]
+        row, output, y = self.table.cells(self.places[cells])
+        present, column = np.unique(output, return_inverse=True)
+        own = index[:, self.num_given :]
+        count = np.bincount(column[own[own >= 0]], minlength=len(present))
+        share = np.concatenate([count / self._counts[present], np.ones(len(empty))])
+        return Batch(
+            x=self.scaling.scale_x(self.table.X[row]),
+            outputs=np.concatenate([present, empty]),
+            column=column,
+            row=self._input[row],
+            y=self.scaling.scale_y(y, output),
+            cell_weight=float(self.num_batches),
+            output_weight=self.num_batches * share,
+            members=index,
+            num_given=self.num_given,
+        )
+
+
+def distinct_inputs(table: Table) -> IntArray:
+    """Number of the input of every row: rows of a grid have one each, cells of a list share those that are equal."""
+    if not isinstance(table, Cells):
+        return np.arange(table.num_inputs)
+    return np.unique(table.X, axis=0, return_inverse=True)[1].reshape(-1)

@@ -1,0 +1,111 @@
+"""Observed cells that may tell about others: the search that comes before a model ranks them."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial import cKDTree
+from sklearn.neighbors import NearestNeighbors
+
+from manygp.data.table import FloatArray, IntArray
+
+__all__ = ["CellSearch"]
+
+# Trees are quick for so many dimensions; beyond, products with all points are.
+_TREE_DIMENSIONS = 8
+# Cells for every distinct input above which cells of the same inputs are looked up.
+_SHARED = 1.5
+
+
+class CellSearch:
+    """Candidates for the neighbours of cells, from inputs and outputs that are near.
+
+    Where outputs share inputs, candidates are the cells at the nearest inputs of the nearest outputs; otherwise, the
+    nearest cells of each of the nearest outputs. In either case the nearest cells of the output itself join them, on
+    both sides where there is one input: across a gap they may be far away.
+
+    Parameters
+    ----------
+    x
+        Distinct inputs of the observed cells, in units in which near means alike, shape (n, d).
+    h
+        Outputs in such units, shape (p, h).
+    row, output
+        Input and output of every observed cell, shape (c,) each.
+    """
+
+    def __init__(self, x: FloatArray, h: FloatArray, row: IntArray, output: IntArray):
+        self.x, self.h = x, h
+        order = np.lexsort((x[row, 0], output))
+        self._sorted, self._first = order, np.searchsorted(output[order], np.arange(len(h) + 1))
+        self._row = row
+        self._keys = row * len(h) + output
+        self._by_key = np.argsort(self._keys, kind="stable")
+        self._keys = self._keys[self._by_key]
+        self._shares_inputs = len(row) >= _SHARED * len(x)
+        self._near_inputs = _Nearest(x)
+        self._near_outputs = _Nearest(h)
+        self._own: dict[int, cKDTree] = {}
+
+    def candidates(
+        self, x: FloatArray, output: IntArray, h: FloatArray, num_inputs: int, num_outputs: int, num_own: int
+    ) -> IntArray:
+        """Numbers of observed cells that may tell about cells at inputs x of outputs at h, −1 for none, shape (b, k).
+
+        `output` is the number of the output, if it has observed cells, or any other number.
+        """
+        distinct, at = np.unique(output, return_inverse=True)
+        first = np.zeros(len(distinct), dtype=np.int64)
+        first[at] = np.arange(len(at))
+        near = self._near_outputs(h[first], min(num_outputs, len(self.h)))[at]
+        if self._shares_inputs:
+            inputs, back = np.unique(x, axis=0, return_inverse=True)
+            rows = self._near_inputs(inputs, min(num_inputs, len(self.x)))[back.reshape(-1)]
+            others = self._cells_at(rows[:, :, None], near[:, None, :]).reshape(len(x), -1)
+        else:
+            others = self._cells_of(x, near, num_inputs)
+        found = np.concatenate([others, self._cells_of(x, output[:, None], num_own)], axis=1)
+        found = np.sort(found, axis=1)
+        found[:, 1:][found[:, 1:] == found[:, :-1]] = -1
+        return found
+
+    def _cells_at(self, row: IntArray, output: IntArray) -> IntArray:
+        """Numbers of the cells at some inputs of some outputs."""
+        wanted = row * len(self.h) + output
+        place = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        return np.where(self._keys[place] == wanted, self._by_key[place], -1)
+
+    def _cells_of(self, x: FloatArray, outputs: IntArray, count: int) -> IntArray:
+        """Numbers of the nearest cells of each of some outputs (b, k), `count` each."""
+        found = np.full((*outputs.shape, count), -1, dtype=np.int64)
+        flat = outputs.reshape(-1)
+        rows = np.repeat(np.arange(len(x)), outputs.shape[1])
+        order = np.argsort(flat, kind="stable")
+        for part in np.split(order, np.flatnonzero(np.diff(flat[order])) + 1):
+            p = int(flat[part[0]]) if len(part) else -1
+            if 0 <= p < len(self.h) and self._first[p] < self._first[p + 1]:
+                found.reshape(-1, count)[part] = self._nearest_of(x[rows[part]], p, count)
+        return found.reshape(len(x), -1)
+
+    def _nearest_of(self, x: FloatArray, p: int, count: int) -> IntArray:
+        """Numbers of the nearest cells of one output."""
+        own = self._sorted[self._first[p] : self._first[p + 1]]
+        if self.x.shape[1] == 1:
+            # As many on the left as on the right.
+            place = np.searchsorted(self.x[self._row[own], 0], x[:, 0])[:, None] + np.arange(count) - count // 2
+            return np.where((place >= 0) & (place < len(own)), own[np.clip(place, 0, len(own) - 1)], -1)
+        if p not in self._own:
+            self._own[p] = cKDTree(self.x[self._row[own]])
+        near = self._own[p].query(x, k=count)[1].reshape(len(x), count)
+        return np.where(near < len(own), own[np.minimum(near, len(own) - 1)], -1)
+
+
+class _Nearest:
+    """The nearest of some points."""
+
+    def __init__(self, points: FloatArray):
+        method = "kd_tree" if points.shape[1] <= _TREE_DIMENSIONS else "brute"
+        self._search = NearestNeighbors(algorithm=method).fit(points)
+
+    def __call__(self, points: FloatArray, count: int) -> IntArray:
+        """Numbers of the `count` nearest points to every one of some others."""
+        return self._search.kneighbors(points, n_neighbors=count, return_distance=False)

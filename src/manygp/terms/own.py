@@ -1,0 +1,65 @@
+"""What an output does by itself: a function of the inputs that it shares with no other."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.kernels import correlation, squared_distances
+from manygp.terms.term import Points, RowValues, Term
+
+__all__ = ["OwnPart"]
+
+_SMOOTHNESS = 1.5
+# Prior variance of the deviations of log variances from what latent vectors say.
+_SPREAD = 1.0
+
+
+class OwnPart(Term):
+    """g_p ~ GP(0, d_p κ), a function of each output's own, with log d_p = a + bᵀ h_p + δ_p and κ a Matern kernel.
+
+    Parameters
+    ----------
+    num_outputs, latent_dim
+        Number of outputs and of latent dimensions.
+    lengthscale
+        Lengthscales of κ in scaled units, shape (d,).
+    variance
+        Variance d of all outputs to start from.
+    """
+
+    def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
+        super().__init__()
+        self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)
+        self.log_lengthscale = nn.Parameter(lengthscale.double().log())
+        with torch.no_grad():
+            self.log_variance.center.fill_(variance).log_()
+
+    @torch.no_grad()
+    def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
+        self.log_lengthscale.copy_(lengthscale.log())
+        self.log_variance.center.fill_(noise).log_()
+
+    def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
+        lengthscale = self.log_lengthscale.exp()
+        ρ = correlation(squared_distances(a.x.double() / lengthscale, b.x.double() / lengthscale), _SMOOTHNESS)
+        return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * ρ, 0.0)
+
+    def variance(self, points: Points) -> Float[Tensor, "*g c"]:
+        return self._sd(points).squeeze(-1).square()
+
+    def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
+        return (0.5 * self.log_variance(points.outputs, points.h)).exp()
+
+    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        return self.log_variance.negative_log_prior(outputs)
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        yield self.log_variance.deviation
+
+    def joined(self, count: int) -> "OwnPart":
+        new = copy.deepcopy(self)
+        new.log_variance.add_outputs(count)
+        return new

@@ -1,0 +1,62 @@
+"""What outputs do together at one input and at no other."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manygp.terms.term import Points, RowValues, Term
+
+__all__ = ["SharedShocks"]
+
+
+class SharedShocks(Term):
+    """ε_np = w_pᵀ r_n with r_n ~ N(0, I): noise that outputs share, with loadings w_p = a + B h_p + δ_p.
+
+    Where some outputs are observed at an input, they tell about the others there.
+
+    Parameters
+    ----------
+    num_outputs, latent_dim, rank
+        Number of outputs, of latent dimensions and of shocks at an input.
+    scale
+        Standard deviation of the deviations δ_p, and of the loadings to start from.
+    generator
+        Source of the loadings to start from: at zero, all gradients are zero.
+    """
+
+    is_noise = True
+
+    def __init__(
+        self, num_outputs: int, latent_dim: int, rank: int, scale: float, generator: torch.Generator | None = None
+    ):
+        super().__init__()
+        self.loading = RowValues(num_outputs, latent_dim, rank, spread=scale**2)
+        with torch.no_grad():
+            self.loading.deviation.normal_(0.0, scale, generator=generator)
+
+    @torch.no_grad()
+    def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
+        self.loading.deviation.mul_(noise**0.5)
+
+    def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
+        return torch.where(a.has_input_of(b), self._loading(a) @ self._loading(b).mT, 0.0)
+
+    def variance(self, points: Points) -> Float[Tensor, "*g c"]:
+        return self._loading(points).square().sum(-1)
+
+    def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
+        return self.loading(points.outputs, points.h)
+
+    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        return self.loading.negative_log_prior(outputs)
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        yield self.loading.deviation
+
+    def joined(self, count: int) -> "SharedShocks":
+        new = copy.deepcopy(self)
+        new.loading.add_outputs(count)
+        return new

@@ -1,0 +1,108 @@
+"""The interface of a term, and the cells that it is asked about."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+__all__ = ["Points", "RowValues", "Term"]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Cells with the latent vectors of their outputs, in groups or one by one.
+
+    Parameters
+    ----------
+    x
+        Inputs in scaled units.
+    outputs, row
+        Numbers of the outputs, and of the inputs: cells with the same number have the same input.
+    h
+        Latent vectors.
+    """
+
+    x: Float[Tensor, "*g d"]
+    outputs: Int[Tensor, "*g"]
+    row: Int[Tensor, "*g"]
+    h: Float[Tensor, "*g h"]
+
+    def __getitem__(self, at: tuple[slice | None, ...]) -> "Points":
+        """Some of the cells, or with further axes."""
+        return Points(self.x[at], self.outputs[at], self.row[at], self.h[at])
+
+    def has_output_of(self, other: "Points") -> Bool[Tensor, "*g c k"]:
+        """Which pairs of cells of a group have the same output."""
+        return self.outputs.unsqueeze(-1) == other.outputs.unsqueeze(-2)
+
+    def has_input_of(self, other: "Points") -> Bool[Tensor, "*g c k"]:
+        """Which pairs of cells of a group have the same input."""
+        return self.row.unsqueeze(-1) == other.row.unsqueeze(-2)
+
+
+class Term(nn.Module):
+    """Interface: a Gaussian part of the observations beside the GP."""
+
+    #: Whether the term belongs to single observations, and not to the function behind them.
+    is_noise = False
+
+    def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
+        """Covariance of the term between all pairs of cells of each group."""
+        raise NotImplementedError
+
+    def variance(self, points: Points) -> Float[Tensor, "*g c"]:
+        """Variance of the term at every cell."""
+        raise NotImplementedError
+
+    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """−log of the prior of what belongs to each output."""
+        raise NotImplementedError
+
+    def row_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters with rows for each output."""
+        raise NotImplementedError
+
+    def joined(self, count: int) -> Self:
+        """A copy for so many outputs more, of which nothing is known but their latent vectors."""
+        raise NotImplementedError
+
+
+class RowValues(nn.Module):
+    """θ_p = a + B h_p + δ_p with δ_p ~ N(0, τ² I): numbers of an output that follow from its latent vector.
+
+    Outputs with many cells have the numbers that these say, others, and those that were not in the fit, have what
+    their latent vectors say.
+
+    Parameters
+    ----------
+    num_outputs, latent_dim, size
+        Number of outputs, latent dimensions and numbers.
+    spread
+        Prior variance τ² of the deviations.
+    """
+
+    def __init__(self, num_outputs: int, latent_dim: int, size: int, spread: float):
+        super().__init__()
+        self.spread = spread
+        self.center = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+        self.slope = nn.Parameter(torch.zeros(latent_dim, size, dtype=torch.float64))
+        self.deviation = nn.Parameter(torch.zeros(num_outputs, size, dtype=torch.float64))
+
+    def forward(self, outputs: Int[Tensor, "*g"], h: Float[Tensor, "*g h"]) -> Float[Tensor, "*g k"]:
+        """The numbers of some outputs with latent vectors h."""
+        return self.center + h @ self.slope + self._deviations(outputs)
+
+    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """−log N(δ_p | 0, τ² I) without its constant."""
+        return 0.5 * self._deviations(outputs).square().sum(-1) / self.spread
+
+    def _deviations(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g k"]:
+        return nn.functional.embedding(outputs, self.deviation, sparse=True)
+
+    def add_outputs(self, count: int) -> None:
+        """Make room for so many outputs more, without deviations."""
+        rest = self.deviation.new_zeros(count, self.deviation.shape[1])
+        self.deviation = nn.Parameter(torch.cat([self.deviation.detach(), rest]))
