@@ -2,20 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.reading import describe, listed, match_inputs, match_names, score_table, some
-from manygp.cli.settings import model_class, parse_settings
 from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
-from manygp.data import Table
-from manygp.errors import SettingError
-from manygp.training import History
 
-__all__ = ["app", "main"]
+if TYPE_CHECKING:
+    from manygp.data import Table
+    from manygp.training import History
+
+__all__ = ["app"]
 
 app = typer.Typer(
     name="manygp",
@@ -57,11 +56,6 @@ _STOP_REASONS = {
 }
 
 
-def main() -> None:
-    """Entry point of the `manygp` command."""
-    app()
-
-
 def _show_version(asked: bool) -> None:
     if asked:
         print_results(f"manygp {__version__}")
@@ -89,6 +83,7 @@ def demo(
     settings: Settings = None,
 ) -> None:
     """Fit a generated climate table with gaps, compare with simpler ways, and draw the result."""
+    from manygp.cli.settings import parse_settings
     from manygp.demo import run_demo
     from manygp.estimators import ESTIMATORS
 
@@ -112,6 +107,8 @@ def fit(
 
     Ctrl-C ends the fit early and saves what was learnt so far.
     """
+    from manygp.cli.settings import model_class, parse_settings
+    from manygp.errors import SettingError
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.persistence import check_target
 
@@ -147,6 +144,7 @@ def predict(
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
+    from manygp.cli.reading import listed, match_inputs, match_names
     from manygp.data.files import read_inputs, write_frame
     from manygp.estimators import load
 
@@ -171,6 +169,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a model on the observed cells of a table."""
+    from manygp.cli.reading import score_table
     from manygp.estimators import load
 
     estimator = load(folder)
@@ -186,6 +185,7 @@ def evaluate(
 @one_sentence_errors
 def info(folder: Folder) -> None:
     """Tell what a model folder holds."""
+    from manygp.cli.reading import some
     from manygp.estimators import load
 
     estimator = load(folder)
@@ -203,7 +203,7 @@ def info(folder: Folder) -> None:
     print_table("settings", estimator.get_params())
 
 
-def _course(history: History) -> str:
+def _course(history: "History") -> str:
     """How a fit went, in a few words."""
     count = len(history)
     reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
@@ -212,8 +212,9 @@ def _course(history: History) -> str:
 
 def _read(
     data: Path, part: str, input_columns: str | None, output_column: str | None, value_column: str | None
-) -> Table:
+) -> "Table":
     """Read a table and say what was taken as what."""
+    from manygp.cli.reading import describe, listed
     from manygp.data.files import read_table
 
     table = read_table(

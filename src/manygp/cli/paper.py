@@ -9,10 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from manygp.cli.reading import listed
-from manygp.cli.settings import parse_settings
-from manygp.cli.terminal import BAD_INPUT, one_sentence_errors, print_results, remark
-from manygp.errors import SettingError
+from manygp.cli import BAD_INPUT
+from manygp.cli.terminal import one_sentence_errors, print_results, remark
 
 if TYPE_CHECKING:
     from manygp.paper.files import DataFile
@@ -61,6 +59,9 @@ def run_tables(
     predictions: Annotated[bool, typer.Option(help="Save predictions for figures.")] = True,
 ) -> None:
     """Run the models of tables, or one model on one data set; runs that have a record are not repeated."""
+    from manygp.cli.reading import listed
+    from manygp.cli.settings import parse_settings
+    from manygp.errors import SettingError
     from manygp.paper import Run, carry_out_all, find_model, find_tables, parse_seeds, runs_of, settings_for
 
     chosen = parse_seeds(seeds)
@@ -191,6 +192,8 @@ def verify(names: Names = None) -> None:
 
 
 def _existing(folder: Path) -> Path:
+    from manygp.errors import SettingError
+
     if not folder.is_dir():
         raise SettingError(f"--out {folder} is no folder of records; make some with `manygp paper run`.")
     return folder

@@ -10,12 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from manygp.errors import ManyGPError
+from manygp.cli import BAD_INPUT, INTERRUPTED
 
-__all__ = ["BAD_INPUT", "one_sentence_errors", "print_results", "print_table", "remark"]
-
-BAD_INPUT = 2
-_INTERRUPTED = 130
+__all__ = ["one_sentence_errors", "print_results", "print_table", "remark"]
 
 P = ParamSpec("P")
 
@@ -50,10 +47,14 @@ def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 command(*args, **kwargs)
-        except (ManyGPError, OSError) as error:
-            _fail(_sentence(error), BAD_INPUT)
         except KeyboardInterrupt:
-            _fail("Interrupted; nothing was written.", _INTERRUPTED)
+            _fail("Interrupted; nothing was written.", INTERRUPTED)
+        except Exception as error:
+            from manygp.errors import ManyGPError
+
+            if not isinstance(error, ManyGPError | OSError):
+                raise
+            _fail(_sentence(error), BAD_INPUT)
 
     return wrapped
 
@@ -66,7 +67,7 @@ def _fail(sentence: str, code: int) -> None:
 
 def _sentence(error: Exception) -> str:
     """What an error says, on one line."""
-    if isinstance(error, OSError) and not isinstance(error, ManyGPError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}."
     return " ".join(str(error).split())

@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import pandas as pd
 from manygp.data.adapters import as_table, cells_table
 from manygp.data.table import Table
 from manygp.errors import DataError
+from manygp.extras import need
 
 __all__ = ["read_inputs", "read_table", "write_frame"]
 
@@ -144,17 +144,10 @@ def _unknown_format(path: Path, verb: str, known: str) -> DataError:
     return DataError(f"{path} cannot be {verb}: the ending {path.suffix!r} is unknown; expected {known}.")
 
 
-def _need(module: str, path: Path) -> ModuleType:
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise DataError(f"{path} needs the package {module}; install it with pip install 'manygp[files]'.") from error
-
-
 def _read_frame(path: Path) -> pd.DataFrame:
     parquet = path.suffix.lower() == ".parquet"
     if parquet:
-        _need("pyarrow", path)
+        need("pyarrow", "files", str(path))
     try:
         frame = pd.read_parquet(path) if parquet else pd.read_csv(path, float_precision="round_trip")
     except (OSError, ValueError, UnicodeError) as error:
@@ -225,7 +218,7 @@ def _read_hdf5(path: Path, part: str) -> Table:
 
 
 def _read_hdf5_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    h5py: Any = _need("h5py", path)
+    h5py = need("h5py", "files", str(path))
     try:
         with h5py.File(path) as file:
             missing = [name for name in names if name not in file]
@@ -238,7 +231,7 @@ def _read_hdf5_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    _need("pyarrow", path)
+    need("pyarrow", "files", str(path))
     # Parquet wants text for the names of columns, whatever they are in the frame.
     frame.rename(columns=str).to_parquet(path, index=False)
 

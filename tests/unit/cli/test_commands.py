@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import manygp
-from manygp.cli import app
+from manygp.cli.commands import app
 from manygp.training import progress
 
 QUICK = ["--set", "epochs=2", "--set", "latent_dim=2", "--set", "num_inducing=8", "--quiet"]

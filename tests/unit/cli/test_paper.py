@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from manygp.cli import app
+from manygp.cli.commands import app
 
 RUNNER = CliRunner()
 

@@ -1,6 +1,6 @@
 """Labels of containers: rows, columns and dimensions say what belongs together, and come back with predictions."""
 
-import builtins
+import sys
 
 import numpy as np
 import pandas as pd
@@ -256,13 +256,6 @@ def test_cells_come_back_as_a_list(field):
 
 
 def test_without_xarray_there_is_one_sentence(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "xarray":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ManyGPError, match=r"to_xarray needs xarray.*pip install 'manygp\[xarray\]'"):
         as_dataset({"mean": np.ones((1, 1))}, pd.DataFrame([[1.0]]), ["a"], Axes())
