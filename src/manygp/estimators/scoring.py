@@ -15,7 +15,7 @@ from manygp.data.names import find_outputs
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
-from manygp.estimators.tables import cell_names, given_table, named_inputs
+from manygp.estimators.tables import cell_names, given_table
 from manygp.prediction import Prediction
 
 __all__ = ["ScoringMixin"]
@@ -86,7 +86,7 @@ class ScoringMixin(RegressorMixin):
                 f"outputs names {len(chosen)} outputs and the table has {table.num_outputs}; name one for each of them."
             )
         names = cell_names(table, [self.output_names_[i] for i in chosen])
-        return self.predict_cells(named_inputs(table), names, exposure=exposure).score(table.y, plug_in=plug_in)
+        return self.predict_cells(table, names, exposure=exposure).score(table.y, plug_in=plug_in)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, exposure: Any = None) -> float:
         """Coefficient of determination R² of every output, averaged over outputs.
@@ -148,7 +148,7 @@ class ScoringMixin(RegressorMixin):
 
 def _inputs_of(X: Any, table: Table) -> Any:
     """Inputs as they were given, with all of their labels, or else those of the table."""
-    return named_inputs(table) if X is None or isinstance(X, Table) else X
+    return table if X is None or isinstance(X, Table) else X
 
 
 def _is_numbered(names: Sequence[Hashable]) -> bool:
