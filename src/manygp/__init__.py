@@ -14,7 +14,7 @@ from manygp._version import __version__
 
 if TYPE_CHECKING:
     from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
-    from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load
+    from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load, scorer
     from manygp.prediction import Prediction
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "SettingError",
     "__version__",
     "load",
+    "scorer",
 ]
 
 # Where public names live, the cheapest to import first.

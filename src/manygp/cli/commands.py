@@ -144,8 +144,9 @@ def predict(
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
-    from manygp.cli.reading import listed, match_inputs, match_names
+    from manygp.cli.reading import listed, match_inputs
     from manygp.data.files import read_inputs, write_frame
+    from manygp.data.names import match_names
     from manygp.estimators import load
 
     estimator = load(folder)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["checked_names", "find_outputs", "given_names"]
+__all__ = ["checked_names", "find_outputs", "given_names", "match_names"]
 
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
@@ -58,6 +58,13 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
     if isinstance(outputs, str) or not isinstance(outputs, Iterable) or named(outputs) is not None:
         outputs = [outputs]
     return np.array([position(name) for name in outputs], dtype=np.int64)
+
+
+def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:
+    """Return the outputs that are meant by some names: in text, as files have it, numbers are known too."""
+    by_text: dict[Hashable, Hashable] = {str(name): name for name in known}
+    by_name = set(known)
+    return [name if name in by_name else by_text.get(str(name), name) for name in asked]
 
 
 def given_names(names: Any) -> tuple[Hashable, ...]:
