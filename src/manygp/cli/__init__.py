@@ -5,10 +5,10 @@ Help is asked for more often than a fit, so nothing here imports the library bef
 
 import sys
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "main"]
+__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "main"]
 
 # Exit codes.
-BAD_INPUT, INTERRUPTED = 2, 130
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 def main() -> None:

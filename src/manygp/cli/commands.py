@@ -1,6 +1,8 @@
 """The commands. Each reads, calls the library, and says what it did."""
 
 import json
+import math
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +10,14 @@ import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
+from manygp.cli.terminal import (
+    check_place,
+    one_sentence_errors,
+    print_results,
+    print_table,
+    remark,
+    signals_go_to,
+)
 
 if TYPE_CHECKING:
     from manygp.data import Table
@@ -88,6 +97,8 @@ def demo(
     from manygp.estimators import ESTIMATORS
 
     chosen = parse_settings(ESTIMATORS["tlvmogp"], settings or [])
+    if not out.is_file():
+        check_place(out / "model")
     run_demo(out, num_stations=stations, num_months=months, random_state=seed, settings=chosen)
 
 
@@ -105,10 +116,9 @@ def fit(
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do the signals of a closed terminal and of `kill`.
     """
     from manygp.cli.settings import model_class, parse_settings
-    from manygp.errors import SettingError
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.persistence import check_target
 
@@ -116,19 +126,17 @@ def fit(
     chosen = parse_settings(kind, settings or [])
     if quiet:
         chosen["progress"] = False
-    # A folder that cannot be written to is better known before the fit than after it.
     check_target(out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"--out {out} cannot be made ({error.strerror}); name a folder that you may write to."
-        raise SettingError(message) from error
+    check_place(out)
     table = _read(data, "train", input_columns, output_column, value_column)
-    estimator = kind(**chosen).fit(table)
-    if estimator.history_.stop_reason == "interrupted":
-        remark("Interrupted: what was learnt so far is kept.")
-    remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
-    estimator.save(out)
+    with signals_go_to(signal.default_int_handler, "SIGTERM", "SIGHUP"):
+        estimator = kind(**chosen).fit(table)
+    # Who asks twice for an end would lose what the first time has kept.
+    with signals_go_to(signal.SIG_IGN, "SIGINT", "SIGTERM", "SIGHUP"):
+        if estimator.history_.stop_reason == "interrupted":
+            remark("Interrupted: what was learnt so far is kept.")
+        remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
+        estimator.save(out)
     remark(f"Saved to {out}.")
 
 
@@ -153,6 +161,7 @@ def predict(
     X = match_inputs(estimator, read_inputs(inputs))
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
+    check_place(out)
     prediction = estimator.predict_dist(X, outputs=names)
     frame = prediction.to_frame(0.9)
     write_frame(out, frame)
@@ -176,7 +185,8 @@ def evaluate(
     estimator = load(folder)
     scores = score_table(estimator, _read(data, "test", input_columns, output_column, value_column))
     if as_json:
-        print_results(json.dumps(scores))
+        # JSON has no infinity.
+        print_results(json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()}))
     else:
         shown = {name: value if isinstance(value, int) else f"{value:.4f}" for name, value in scores.items()}
         print_table(f"{type(estimator).__name__} on {data}", shown)

@@ -1,9 +1,14 @@
 """How the command line speaks: results to standard output, remarks and errors to standard error."""
 
 import functools
+import signal
+import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import ParamSpec
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ParamSpec
 
 import typer
 from rich.console import Console
@@ -12,7 +17,7 @@ from rich.table import Table
 
 from manygp.cli import BAD_INPUT, INTERRUPTED
 
-__all__ = ["one_sentence_errors", "print_results", "print_table", "remark"]
+__all__ = ["check_place", "one_sentence_errors", "print_results", "print_table", "remark", "signals_go_to"]
 
 P = ParamSpec("P")
 
@@ -36,6 +41,36 @@ def print_table(title: str, rows: Mapping[str, object]) -> None:
     for name, value in rows.items():
         table.add_row(escape(name), escape(str(value)))
     Console().print(table)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place for results that cannot be written to: better known before the work than after it."""
+    from manygp.errors import SettingError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, *([path] if path.is_dir() else [])):
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        message = f"--out {path} cannot be written ({error.strerror}); name a folder that you may write to."
+        raise SettingError(message) from error
+
+
+@contextmanager
+def signals_go_to(handler: Any, *names: str) -> Iterator[None]:
+    """Hand signals, by name, to a handler for a while; those that are ignored, as under nohup, stay so."""
+    is_main = threading.current_thread() is threading.main_thread()
+    known = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in known}
+    heard = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+    try:
+        for number in heard:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in heard.items():
+            signal.signal(number, old)
 
 
 def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
