@@ -41,7 +41,7 @@ format: $(VENV)/.ready-dev
 # The stamps make the second run quick; a change of what is to be installed makes them stale.
 $(VENV)/.ready-demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing ManyGP and what the demo needs into $(VENV) (a few minutes the first time)"
-	$(PIP_INSTALL) --editable '.[plots]'
+	$(PIP_INSTALL) --editable '.[cli,plots]'
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python

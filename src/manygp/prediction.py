@@ -29,6 +29,8 @@ _MAX_KEPT = 4_000_000
 _BISECTIONS = 60
 # Quantiles of discrete values stop here, where float64 still tells neighbours apart.
 _LARGEST_INTEGER = 2.0**50
+# Squares of larger errors, and their sums, are beyond double precision.
+_LARGEST_ERROR = 1e150
 
 Components = Callable[[IntArray], tuple[Tensor, Tensor, Tensor]]
 
@@ -86,6 +88,13 @@ class Prediction:
         self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.output_names[:3])) + (", ..." if len(self.output_names) > 3 else "")
+        kind = "functions" if isinstance(self._likelihood, Noiseless) else f"{type(self._likelihood).__name__} values"
+        axes = ("cells",) if len(self.shape) == 1 else ("inputs", "outputs")
+        size = " x ".join(f"{count:,} {axis}" for count, axis in zip(self.shape, axes, strict=True))
+        return f"<Prediction of {kind}: {size} ({names}); see mean, std, interval and to_frame>"
+
     # -- moments -------------------------------------------------------------------------------------------------
 
     @property
@@ -130,8 +139,8 @@ class Prediction:
         Of discrete values it is the smallest whole number that is not exceeded with a probability of at least q.
         """
         levels = np.atleast_1d(as_numbers(q, "q"))
-        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
-            raise SettingError(f"quantile({q!r}): levels must lie strictly between 0 and 1.")
+        if levels.ndim != 1 or not levels.size or not np.all((levels > 0) & (levels < 1)):
+            raise SettingError(f"quantile({q!r}): give one or more levels strictly between 0 and 1.")
 
         def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
             bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
@@ -206,8 +215,13 @@ class Prediction:
         if self._likelihood.is_discrete:
             # P(Y < y) = P(Y ≤ y) − P(y)
             below = np.maximum(cdf - np.exp(found["log_prob"]), 0.0)
+        error = (self._scaling.unscale_mean(found["mean"], self._outputs) - values)[seen]
+        if np.abs(error).max() > _LARGEST_ERROR:
+            raise DataError(
+                f"Y is {np.abs(error).max():.3g} away from its prediction, which is too far to square; check its units."
+            )
         return {
-            "mse": float(np.mean((self._scaling.unscale_mean(found["mean"], self._outputs) - values)[seen] ** 2)),
+            "mse": float(np.mean(error**2)),
             "nll": float(-np.mean(log_prob[seen])),
             **crps,
             "coverage50": float(np.mean(_share_inside(below[seen], cdf[seen], 0.5))),
@@ -352,7 +366,8 @@ class Prediction:
             values = values[:, None]
         if values.shape != self.shape:
             raise DataError(f"Y has shape {values.shape}, but the prediction has shape {self.shape}; they must agree.")
-        return values
+        # Torch does not read arrays backwards.
+        return values.copy() if min(values.strides) < 0 else values
 
     def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, tuple[Tensor, Tensor, Tensor]]]:
         everything = len(cells) == math.prod(self.shape)

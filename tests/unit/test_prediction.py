@@ -96,7 +96,7 @@ def test_extreme_levels(world):
         np.testing.assert_allclose(dist.cdf(dist.quantile(level)), level, rtol=1e-6)
 
 
-@pytest.mark.parametrize("levels", [0.0, 1.0, -0.1, 1.5, [0.5, 1.0], [-0.5, 0.5], float("nan")])
+@pytest.mark.parametrize("levels", [0.0, 1.0, -0.1, 1.5, [0.5, 1.0], [-0.5, 0.5], float("nan"), []])
 def test_quantile_levels_outside_the_unit_interval(world, levels):
     with pytest.raises(SettingError, match="strictly between 0 and 1"):
         world.prediction().quantile(levels)
@@ -199,3 +199,24 @@ def test_other_observations_have_no_closed_crps(world):
 
     with pytest.raises(SettingError, match="CRPS has no closed form for Other"):
         world.prediction(likelihood=Other()).crps(np.zeros((6, 2)))
+
+
+def test_values_read_backwards_are_values(world):
+    dist, values = world.prediction(), np.arange(12.0).reshape(6, 2)
+    backwards = values[::-1, ::-1].copy()[::-1, ::-1]
+    assert min(backwards.strides) < 0
+    for ask in (dist.log_prob, dist.crps, dist.cdf):
+        assert np.array_equal(ask(backwards), ask(values))
+    assert dist.score(backwards) == dist.score(values)
+
+
+def test_errors_too_large_to_square(world):
+    with pytest.raises(DataError, match=r"Y is 1e\+200 away from its prediction, which is too far to square"):
+        world.prediction().score(np.full((6, 2), 1e200))
+
+
+def test_a_prediction_says_what_it_is(world, rng):
+    assert repr(world.prediction()).startswith("<Prediction of Gaussian values: 6 inputs x 2 outputs ('a', ('b', 1));")
+    cells = World(rng, (7,)).prediction(likelihood=Noiseless())
+    assert repr(cells).startswith("<Prediction of functions: 7 cells ('a', 'b', 'a', ...);")
+    assert not world.asked

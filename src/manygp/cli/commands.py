@@ -1,21 +1,29 @@
 """The commands. Each reads, calls the library, and says what it did."""
 
 import json
+import math
+import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.reading import describe, listed, match_inputs, match_names, score_table, some
-from manygp.cli.settings import model_class, parse_settings
-from manygp.cli.terminal import one_sentence_errors, print_results, print_table, remark
-from manygp.data import Table
-from manygp.errors import SettingError
-from manygp.training import History
+from manygp.cli.terminal import (
+    check_place,
+    one_sentence_errors,
+    print_results,
+    print_table,
+    remark,
+    signals_go_to,
+)
 
-__all__ = ["app", "main"]
+if TYPE_CHECKING:
+    from manygp.data import Table
+    from manygp.training import History
+
+__all__ = ["app"]
 
 app = typer.Typer(
     name="manygp",
@@ -57,11 +65,6 @@ _STOP_REASONS = {
 }
 
 
-def main() -> None:
-    """Entry point of the `manygp` command."""
-    app()
-
-
 def _show_version(asked: bool) -> None:
     if asked:
         print_results(f"manygp {__version__}")
@@ -89,10 +92,13 @@ def demo(
     settings: Settings = None,
 ) -> None:
     """Fit a generated climate table with gaps, compare with simpler ways, and draw the result."""
+    from manygp.cli.settings import parse_settings
     from manygp.demo import run_demo
     from manygp.estimators import ESTIMATORS
 
     chosen = parse_settings(ESTIMATORS["tlvmogp"], settings or [])
+    if not out.is_file():
+        check_place(out / "model")
     run_demo(out, num_stations=stations, num_months=months, random_state=seed, settings=chosen)
 
 
@@ -110,8 +116,9 @@ def fit(
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do the signals of a closed terminal and of `kill`.
     """
+    from manygp.cli.settings import model_class, parse_settings
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.persistence import check_target
 
@@ -119,19 +126,17 @@ def fit(
     chosen = parse_settings(kind, settings or [])
     if quiet:
         chosen["progress"] = False
-    # A folder that cannot be written to is better known before the fit than after it.
     check_target(out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"--out {out} cannot be made ({error.strerror}); name a folder that you may write to."
-        raise SettingError(message) from error
+    check_place(out)
     table = _read(data, "train", input_columns, output_column, value_column)
-    estimator = kind(**chosen).fit(table)
-    if estimator.history_.stop_reason == "interrupted":
-        remark("Interrupted: what was learnt so far is kept.")
-    remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
-    estimator.save(out)
+    with signals_go_to(signal.default_int_handler, "SIGTERM", "SIGHUP"):
+        estimator = kind(**chosen).fit(table)
+    # Who asks twice for an end would lose what the first time has kept.
+    with signals_go_to(signal.SIG_IGN, "SIGINT", "SIGTERM", "SIGHUP"):
+        if estimator.history_.stop_reason == "interrupted":
+            remark("Interrupted: what was learnt so far is kept.")
+        remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
+        estimator.save(out)
     remark(f"Saved to {out}.")
 
 
@@ -147,13 +152,16 @@ def predict(
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
+    from manygp.cli.reading import listed, match_inputs
     from manygp.data.files import read_inputs, write_frame
+    from manygp.data.names import match_names
     from manygp.estimators import load
 
     estimator = load(folder)
     X = match_inputs(estimator, read_inputs(inputs))
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
+    check_place(out)
     prediction = estimator.predict_dist(X, outputs=names)
     frame = prediction.to_frame(0.9)
     write_frame(out, frame)
@@ -171,12 +179,14 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a model on the observed cells of a table."""
+    from manygp.cli.reading import score_table
     from manygp.estimators import load
 
     estimator = load(folder)
     scores = score_table(estimator, _read(data, "test", input_columns, output_column, value_column))
     if as_json:
-        print_results(json.dumps(scores))
+        # JSON has no infinity.
+        print_results(json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()}))
     else:
         shown = {name: value if isinstance(value, int) else f"{value:.4f}" for name, value in scores.items()}
         print_table(f"{type(estimator).__name__} on {data}", shown)
@@ -186,6 +196,7 @@ def evaluate(
 @one_sentence_errors
 def info(folder: Folder) -> None:
     """Tell what a model folder holds."""
+    from manygp.cli.reading import some
     from manygp.estimators import load
 
     estimator = load(folder)
@@ -203,7 +214,7 @@ def info(folder: Folder) -> None:
     print_table("settings", estimator.get_params())
 
 
-def _course(history: History) -> str:
+def _course(history: "History") -> str:
     """How a fit went, in a few words."""
     count = len(history)
     reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
@@ -212,8 +223,9 @@ def _course(history: History) -> str:
 
 def _read(
     data: Path, part: str, input_columns: str | None, output_column: str | None, value_column: str | None
-) -> Table:
+) -> "Table":
     """Read a table and say what was taken as what."""
+    from manygp.cli.reading import describe, listed
     from manygp.data.files import read_table
 
     table = read_table(

@@ -9,10 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from manygp.cli.reading import listed
-from manygp.cli.settings import parse_settings
-from manygp.cli.terminal import BAD_INPUT, one_sentence_errors, print_results, remark
-from manygp.errors import SettingError
+from manygp.cli import BAD_INPUT, FAILED
+from manygp.cli.terminal import check_place, one_sentence_errors, print_results, remark
 
 if TYPE_CHECKING:
     from manygp.paper.files import DataFile
@@ -60,7 +58,13 @@ def run_tables(
     retry: Annotated[bool, typer.Option("--retry", help="Repeat runs that failed.")] = False,
     predictions: Annotated[bool, typer.Option(help="Save predictions for figures.")] = True,
 ) -> None:
-    """Run the models of tables, or one model on one data set; runs that have a record are not repeated."""
+    """Run the models of tables, or one model on one data set; runs that have a record are not repeated.
+
+    The exit code is 1 if a run failed, now or before.
+    """
+    from manygp.cli.reading import listed
+    from manygp.cli.settings import parse_settings
+    from manygp.errors import SettingError
     from manygp.paper import Run, carry_out_all, find_model, find_tables, parse_seeds, runs_of, settings_for
 
     chosen = parse_seeds(seeds)
@@ -80,14 +84,17 @@ def run_tables(
     elif dataset is not None and only is not None:
         runs = []
         for name in only:
-            changes = parse_settings(find_model(name), settings) if settings else {}  # type: ignore[arg-type]
+            changes = parse_settings(find_model(name), settings or [])  # type: ignore[arg-type]
             own = settings_for(dataset, name, preset) | changes
             runs += [Run(dataset, name, preset, seed, own) for seed in chosen]
     else:
         raise SettingError("Nothing was chosen to run; give --table, or --dataset and --model.")
+    check_place(out / "records")
     records = carry_out_all(runs, out, num_jobs=jobs, retry=retry, keep_predictions=predictions)
     failed = sum("error" in record for record in records)
     remark(f"{len(records)} records in {out}" + (f", {failed} of failed runs." if failed else "."))
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 @paper_app.command("table")
@@ -191,6 +198,8 @@ def verify(names: Names = None) -> None:
 
 
 def _existing(folder: Path) -> Path:
+    from manygp.errors import SettingError
+
     if not folder.is_dir():
         raise SettingError(f"--out {folder} is no folder of records; make some with `manygp paper run`.")
     return folder

@@ -2,16 +2,18 @@
 
 import copy
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from manygp.data import Grid, Table
+from manygp.data.names import match_names
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["describe", "listed", "match_inputs", "match_names", "score_table", "some"]
+__all__ = ["describe", "listed", "match_inputs", "score_table", "some"]
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -51,14 +53,10 @@ def score_table(estimator: Any, table: Table) -> dict[str, float]:
     matched = copy.copy(table)
     matched.X = np.asarray(X)
     matched.feature_names = tuple(X.columns) if isinstance(X, pd.DataFrame) else None
+    if table.axes.kinds:
+        kinds = np.asarray(match_inputs(estimator, pd.DataFrame([table.axes.kinds], columns=list(features))))
+        matched.axes = replace(table.axes, inputs=matched.feature_names or (), kinds=tuple(kinds[0]))
     return dict(estimator.evaluate(matched, outputs=names))
-
-
-def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:
-    """The outputs meant by some names; text finds an output whose name was a number."""
-    by_text: dict[Hashable, Hashable] = {str(name): name for name in known}
-    by_name = set(known)
-    return [name if name in by_name else by_text.get(str(name), name) for name in asked]
 
 
 def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatArray:

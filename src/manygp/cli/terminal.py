@@ -1,21 +1,23 @@
 """How the command line speaks: results to standard output, remarks and errors to standard error."""
 
 import functools
+import signal
+import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import ParamSpec
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from manygp.errors import ManyGPError
+from manygp.cli import BAD_INPUT, INTERRUPTED
 
-__all__ = ["BAD_INPUT", "one_sentence_errors", "print_results", "print_table", "remark"]
-
-BAD_INPUT = 2
-_INTERRUPTED = 130
+__all__ = ["check_place", "one_sentence_errors", "print_results", "print_table", "remark", "signals_go_to"]
 
 P = ParamSpec("P")
 
@@ -41,6 +43,36 @@ def print_table(title: str, rows: Mapping[str, object]) -> None:
     Console().print(table)
 
 
+def check_place(path: Path) -> None:
+    """Refuse a place for results that cannot be written to: better known before the work than after it."""
+    from manygp.errors import SettingError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, *([path] if path.is_dir() else [])):
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        message = f"--out {path} cannot be written ({error.strerror}); name a folder that you may write to."
+        raise SettingError(message) from error
+
+
+@contextmanager
+def signals_go_to(handler: Any, *names: str) -> Iterator[None]:
+    """Hand signals, by name, to a handler for a while; those that are ignored, as under nohup, stay so."""
+    is_main = threading.current_thread() is threading.main_thread()
+    known = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in known}
+    heard = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
+    try:
+        for number in heard:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in heard.items():
+            signal.signal(number, old)
+
+
 def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Turn what a user can cause into one sentence and exit code 2 instead of a traceback."""
 
@@ -50,10 +82,14 @@ def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 command(*args, **kwargs)
-        except (ManyGPError, OSError) as error:
-            _fail(_sentence(error), BAD_INPUT)
         except KeyboardInterrupt:
-            _fail("Interrupted; nothing was written.", _INTERRUPTED)
+            _fail("Interrupted; nothing was written.", INTERRUPTED)
+        except Exception as error:
+            from manygp.errors import ManyGPError
+
+            if not isinstance(error, ManyGPError | OSError):
+                raise
+            _fail(_sentence(error), BAD_INPUT)
 
     return wrapped
 
@@ -66,7 +102,7 @@ def _fail(sentence: str, code: int) -> None:
 
 def _sentence(error: Exception) -> str:
     """What an error says, on one line."""
-    if isinstance(error, OSError) and not isinstance(error, ManyGPError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}."
     return " ".join(str(error).split())

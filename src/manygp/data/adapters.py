@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import sparse
 from manygp.data.annotated import annotated_values, is_annotated
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names
-from manygp.data.numbers import as_numbers, is_dataarray, is_dataset
+from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
 from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
 from manygp.errors import DataError
 
@@ -50,6 +51,7 @@ def as_table(
     layer
         Layer of an AnnData that holds the values; its `X` by default.
     """
+    X, Y, mask = as_pandas(X), as_pandas(Y), as_pandas(mask)
     if is_annotated(X):
         if Y is not None:
             raise DataError("X is an AnnData, which holds the values itself, and Y was given too; leave Y out.")
@@ -68,7 +70,7 @@ def as_table(
     inputs = as_inputs(X)
     check_rows(X, Y)
     names = own_names(Y) if output_names is None else output_names
-    values = _as_csr(Y) if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y"), Y, "Y")
+    values = _as_csr(Y, "Y") if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y", allow_dates=False), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
     observed = _as_mask(Y, aligned_mask(mask, Y), values)
@@ -98,10 +100,11 @@ def cells_table(
         All output names in order, for outputs without a cell or an order of one's own; by default the sorted
         distinct names in `outputs`, or the categories of a categorical.
     """
+    x, outputs, y = as_pandas(x), as_pandas(outputs), as_pandas(y)
     inputs = as_inputs(x, name="x")
     check_rows(x, y, ("x", "y"))
     check_rows(x, outputs, ("x", "outputs"))
-    values = as_numbers(y, "y")
+    values = as_numbers(y, "y", allow_dates=False)
     if values.ndim != 1 or len(values) != len(inputs):
         raise DataError(f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x.")
     if np.isinf(values).any():
@@ -168,9 +171,26 @@ def _own_inputs(Y: Any) -> Any:
                 f"Y.transpose({times[0]!r}, ...), or X=Y[{first!r}] if you mean it."
             )
         return Y.indexes[first] if first in Y.indexes else pd.RangeIndex(Y.shape[0], name=first)
+    if isinstance(Y, pd.DataFrame):
+        _warn_of_row_numbers(Y)
     if isinstance(Y, pd.DataFrame | pd.Series):
         return Y.index
     raise DataError(f"X is None and Y is a {type(Y).__name__} without input coordinates; give X, one row per row of Y.")
+
+
+def _warn_of_row_numbers(Y: pd.DataFrame) -> None:
+    """Warn where an input seems to have been left among the outputs, as `reset_index` does."""
+    is_counted = isinstance(Y.index, pd.RangeIndex) and Y.index.name is None
+    if not is_counted or Y.shape[1] < 2 or len(Y) < 3 or not pd.api.types.is_numeric_dtype(first := Y.iloc[:, 0]):
+        return
+    if first.notna().all() and first.is_monotonic_increasing and first.is_unique:
+        name = Y.columns[0]
+        warnings.warn(
+            f"X is None and the index of Y only counts its rows, so the rising column {name!r} is taken for an output: "
+            f"if it is the input, give Y.set_index({name!r}).",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _is_time(index: pd.Index | None) -> bool:
@@ -191,6 +211,7 @@ def _about_dataset(Y: Any) -> str:
 
 def own_names(Y: Any) -> tuple[Hashable, ...] | None:
     """Return what columns, coordinates or the variables of an AnnData call the outputs, where they have names."""
+    Y = as_pandas(Y)
     if is_annotated(Y):
         return tuple(Y.var_names)
     if isinstance(Y, pd.DataFrame):
@@ -219,21 +240,36 @@ def _as_matrix(values: Any, source: Any, name: str) -> Any:
     return values
 
 
-def _as_csr(Y: Any) -> sparse.csr_array:
+def _as_csr(Y: Any, name: str) -> sparse.csr_array:
     if Y.dtype.kind not in "fiub":
-        raise DataError(f"Y is a sparse matrix of dtype {Y.dtype}; give real numbers.")
-    # Refers to the data of a CSR matrix; what is stored twice is added up in a copy.
-    values = sparse.csr_array(Y)
+        raise DataError(f"{name} is a sparse matrix of dtype {Y.dtype}; give real numbers.")
+    try:
+        # scipy follows the indices of a matrix wherever they lead, out of its memory too.
+        _check_indices(Y)
+        # Refers to the data of a CSR matrix; what is stored twice is added up in a copy.
+        values = sparse.csr_array(Y.reshape(-1, 1) if Y.ndim == 1 else Y)
+        _check_indices(values)
+    except ValueError as error:
+        raise DataError(f"{name} is a sparse matrix that contradicts itself ({error}); build it again.") from error
     if not values.has_canonical_format:
         values = values.copy()
         values.sum_duplicates()
     return values
 
 
+def _check_indices(Y: Any) -> None:
+    """Raise a ValueError for entries outside of the matrix."""
+    if hasattr(Y, "check_format"):
+        Y.check_format(full_check=True)
+    for index, size in zip(getattr(Y, "coords", ()), Y.shape, strict=False):
+        if len(index) and not 0 <= index.min() <= index.max() < size:
+            raise ValueError(f"index {index.max() if index.min() >= 0 else index.min()} for an axis of {size}")
+
+
 def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
     if mask is None:
         return None
-    array = np.asarray(mask)
+    array = _as_csr(mask, "The mask").toarray() if sparse.issparse(mask) else np.asarray(mask)
     if array.dtype != np.bool_:
         if not np.isin(array, (0, 1)).all():
             raise DataError(f"The mask has dtype {array.dtype}; expected True where a cell is observed, else False.")
@@ -246,6 +282,7 @@ def _as_mask(Y: Any, mask: Any, values: FloatArray) -> BoolArray | None:
 
 def own_features(X: Any) -> tuple[str, ...] | None:
     """Return what the columns of a frame call the features, where all of them have names."""
+    X = as_pandas(X)
     # Numbered columns are not names, to scikit-learn neither.
     if isinstance(X, pd.DataFrame) and all(isinstance(column, str) for column in X.columns):
         return tuple(X.columns)
@@ -272,22 +309,22 @@ def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntA
     labels = pd.Series(_as_labels(outputs))
     if labels.isna().any():
         raise DataError("outputs contains missing values; name the output of every cell.")
-    if labels.dtype.kind in "mM":
-        labels = labels.map(str)
+    is_categorical = isinstance(labels.dtype, pd.CategoricalDtype)
     try:
-        distinct = labels.cat.categories if isinstance(labels.dtype, pd.CategoricalDtype) else labels.unique()
+        codes, distinct = (labels.cat.codes, labels.cat.categories) if is_categorical else labels.factorize()
     except TypeError as error:
         message = "outputs contains names that cannot be looked up; give strings, numbers or tuples of them."
         raise DataError(message) from error
+    found = given_names(distinct)
     if names is None:
-        names = tuple(distinct if isinstance(labels.dtype, pd.CategoricalDtype) else _sorted_names(distinct))
+        names = found if is_categorical else _sorted_names(found)
     # Tuples as names would become a MultiIndex, which does not look tuples up as such.
     index = pd.Index(names, tupleize_cols=False)
     if not index.is_unique:
         raise DataError("Output names occur more than once; give every output a name of its own.")
-    positions = index.get_indexer(pd.Index(labels.astype(object), tupleize_cols=False))
+    positions = index.get_indexer(pd.Index(found, dtype=object, tupleize_cols=False))[np.asarray(codes)]
     if (positions < 0).any():
-        unknown = labels.iloc[int(np.flatnonzero(positions < 0)[0])]
+        unknown = found[codes[int(np.flatnonzero(positions < 0)[0])]]
         raise DataError(f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells.")
     return positions.astype(np.int64), tuple(index.tolist())
 
@@ -306,10 +343,9 @@ def _as_labels(outputs: Any) -> Any:
     return labels
 
 
-def _sorted_names(names: Iterable[Any]) -> list[Hashable]:
-    found = [name.item() if isinstance(name, np.generic) else name for name in names]
+def _sorted_names(names: tuple[Any, ...]) -> tuple[Hashable, ...]:
     try:
-        return sorted(found)
+        return tuple(sorted(names))
     except TypeError:
         # Names of mixed kinds have no order; that of their first appearance is as good as any.
-        return found
+        return names

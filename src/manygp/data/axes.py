@@ -23,12 +23,15 @@ class Axes:
         Kinds of these labels, since names of outputs keep dates as text.
     stacked
         The one dimension that several of them share; None where each is a dimension.
+    kinds
+        What each input column holds, such as numbers or dates; empty where that is not known.
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ("output",)
     dtypes: tuple[str, ...] = ("object",)
     stacked: str | None = None
+    kinds: tuple[str, ...] = ()
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any] | None) -> Self:

@@ -46,6 +46,8 @@ def describe_outputs(given: Any, output_names: Sequence[Hashable] | int, name: s
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not values.shape[1]:
         raise DataError(f"{name} has shape {values.shape}; expected (outputs, columns), so give a row for each output.")
+    if not len(values):
+        raise DataError(f"{name} has no rows; give a row for each output.")
     if names is not None and len(values) != count:
         raise DataError(f"{name} has {len(values)} rows, but there are {count} outputs; give a row for each output.")
     if not np.isfinite(values).all():

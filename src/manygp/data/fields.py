@@ -11,7 +11,7 @@ import pandas as pd
 from manygp.data.axes import Axes
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
-from manygp.errors import ManyGPError
+from manygp.extras import need
 
 __all__ = ["as_dataset", "input_names"]
 
@@ -33,7 +33,7 @@ def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequ
     axes
         Labels of the fit.
     """
-    xarray = _need_xarray()
+    xarray = need("xarray", "xarray", "to_xarray")
     labels = _output_labels(names, axes)
     is_list = next(iter(values.values())).ndim == 1
     taken = {*values, *labels, axes.stacked}
@@ -129,13 +129,3 @@ def _coordinate(labels: Any) -> np.ndarray[Any, Any]:
         return np.asarray(series.to_numpy())
     is_number = pd.api.types.is_numeric_dtype(series.dtype)
     return as_numbers(series, "X") if is_number else np.asarray(series.to_numpy(dtype=object))
-
-
-def _need_xarray() -> Any:
-    try:
-        import xarray
-    except ImportError as error:
-        raise ManyGPError(
-            "to_xarray needs xarray, which is not installed; install it with: pip install 'manygp[xarray]'."
-        ) from error
-    return xarray

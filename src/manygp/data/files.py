@@ -9,20 +9,22 @@ optionally `mask`, `output_names` and `feature_names`, or `x`, `outputs` and `y`
 
 from __future__ import annotations
 
+import datetime
 import os
 import tempfile
-import zipfile
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from manygp.data.adapters import as_table, cells_table
+from manygp.data.archives import read_hdf5, read_npz
 from manygp.data.table import Table
 from manygp.errors import DataError
+from manygp.extras import need
 
 __all__ = ["read_inputs", "read_table", "write_frame"]
 
@@ -62,9 +64,9 @@ def read_table(
             return _cells_of_frame(frame, path, input_columns, output_column, value_column)
         return _grid_of_frame(frame, path, input_columns)
     if suffix == ".npz":
-        return _table_of_arrays(_read_npz(path), path)
+        return _table_of_arrays(read_npz(path), path)
     if suffix in HDF5_SUFFIXES:
-        return _read_hdf5(path, part)
+        return _hdf5_table(path, part)
     raise _unknown_format(path, "read", ".csv, .parquet, .npz, .h5 or .hdf5")
 
 
@@ -79,21 +81,19 @@ def read_inputs(path: str | os.PathLike[str]) -> pd.DataFrame:
     path = _existing(path)
     suffix = path.suffix.lower()
     if suffix in (".csv", ".parquet"):
-        return _read_frame(path)
+        return _with_levels(_read_frame(path))[0]
     if suffix == ".npz":
-        arrays = _read_npz(path)
+        arrays = read_npz(path)
         X = arrays.get("X", arrays.get("x"))
         names = arrays.get("feature_names")
     elif suffix in HDF5_SUFFIXES:
-        X, names = _read_hdf5_arrays(path, ["all_X"])["all_X"], None
+        X, names = read_hdf5(path, ["all_X"])["all_X"], None
     else:
         raise _unknown_format(path, "read", ".csv, .parquet, .npz, .h5 or .hdf5")
     if X is None:
         raise DataError(f"{path} has no array X; save the inputs under that name.")
-    if X.ndim != 2:
-        raise DataError(f"The inputs in {path} have shape {X.shape}; expected (inputs, features), so save a 2-D array.")
-    columns = [f"x{i}" for i in range(X.shape[1])] if names is None else list(map(str, names))
-    return pd.DataFrame(X, columns=columns)
+    frame = _named(X, names, path)
+    return frame if names is not None else pd.DataFrame(frame, columns=[f"x{i}" for i in range(X.shape[1])])
 
 
 def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
@@ -144,17 +144,10 @@ def _unknown_format(path: Path, verb: str, known: str) -> DataError:
     return DataError(f"{path} cannot be {verb}: the ending {path.suffix!r} is unknown; expected {known}.")
 
 
-def _need(module: str, path: Path) -> ModuleType:
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise DataError(f"{path} needs the package {module}; install it with pip install 'manygp[files]'.") from error
-
-
 def _read_frame(path: Path) -> pd.DataFrame:
     parquet = path.suffix.lower() == ".parquet"
     if parquet:
-        _need("pyarrow", path)
+        need("pyarrow", "files", str(path))
     try:
         frame = pd.read_parquet(path) if parquet else pd.read_csv(path, float_precision="round_trip")
     except (OSError, ValueError, UnicodeError) as error:
@@ -165,14 +158,52 @@ def _read_frame(path: Path) -> pd.DataFrame:
         # change: a column may hold more than one offset.
         times = pd.to_datetime(frame[name], errors="coerce", format="ISO8601", utc=True)
         if times.notna().all() and len(times):
-            frame[name] = times.dt.tz_localize(None)
+            has_offsets = frame[name].astype(str).str.contains("[T ].*[Zz+-]").any()
+            frame[name] = times if has_offsets else times.dt.tz_localize(None)
+    if not parquet:
+        _warn_without_header(frame.columns, path)
     return frame
 
 
+def _warn_without_header(columns: Iterable[Hashable], path: Path) -> None:
+    """Warn where the first row of a CSV file, taken for names, may be data."""
+    names = [str(name) for name in columns if not str(name).startswith("Unnamed: ")]
+    # A frame without names is written with the numbers of its columns.
+    if names and names != [str(i) for i in range(len(names))] and all(map(_is_datum, names)):
+        warnings.warn(
+            f"All columns of {path} are named by numbers ({', '.join(names[:3])}): if its first row holds data and no "
+            "names, put a row of names above it.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _is_datum(name: str) -> bool:
+    """Whether the name of a column could be a value; pandas tells equal ones apart by a number at the end."""
+    for read in (float, lambda text: float(text.rpartition(".")[0]), datetime.datetime.fromisoformat):
+        try:
+            read(name)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+def _with_levels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A frame whose index is among its columns, and their names; an index that only counts rows has none."""
+    index = frame.index
+    if index.nlevels == 1 and index.name is None and index.dtype.kind in "iu":
+        return frame, []
+    unnamed = ["index"] if index.nlevels == 1 else [f"level_{i}" for i in range(index.nlevels)]
+    levels = [other if name is None else str(name) for name, other in zip(index.names, unnamed, strict=True)]
+    return frame.reset_index(names=levels), levels
+
+
 def _grid_of_frame(frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None) -> Table:
-    inputs = list(frame.columns[:1]) if input_columns is None else list(input_columns)
+    frame, levels = _with_levels(frame)
+    inputs = (levels or list(frame.columns[:1])) if input_columns is None else list(input_columns)
     _check_columns(frame, path, inputs)
-    outputs = [name for name in frame.columns if name not in inputs]
+    outputs = [name for name in frame.columns if name not in (*inputs, *levels)]
     if not outputs:
         raise DataError(f"{path} has no column beside the inputs {', '.join(map(str, inputs))}; add one per output.")
     return as_table(frame[inputs], frame[outputs])
@@ -181,6 +212,7 @@ def _grid_of_frame(frame: pd.DataFrame, path: Path, input_columns: Sequence[str]
 def _cells_of_frame(
     frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None, output: str, value: str
 ) -> Table:
+    frame, _ = _with_levels(frame)
     others = [name for name in frame.columns if name not in (output, value)]
     inputs = others if input_columns is None else list(input_columns)
     _check_columns(frame, path, [*inputs, output, value])
@@ -192,53 +224,46 @@ def _check_columns(frame: pd.DataFrame, path: Path, wanted: Sequence[str]) -> No
     if missing:
         known = ", ".join(map(str, frame.columns[:8])) + (", ..." if frame.shape[1] > 8 else "")
         raise DataError(f"{path} has no column {missing[0]!r}; it has {known}.")
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        # numpy leaves a file that it opened and cannot read to the garbage collector.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as an NPZ file of plain arrays; write it with numpy.savez.") from error
+    repeated = [name for i, name in enumerate(wanted) if name in wanted[:i]]
+    if repeated:
+        raise DataError(
+            f"Column {repeated[0]!r} of {path} was given twice; give it once, as an input, output or value."
+        )
 
 
 def _table_of_arrays(arrays: dict[str, Any], path: Path) -> Table:
     names = arrays["output_names"].tolist() if "output_names" in arrays else None
     features = arrays.get("feature_names")
     if {"x", "outputs", "y"} <= arrays.keys():
-        x = arrays["x"] if features is None else pd.DataFrame(arrays["x"], columns=list(features))
-        return cells_table(x, arrays["outputs"], arrays["y"], names)
+        return cells_table(_named(arrays["x"], features, path), arrays["outputs"], arrays["y"], names)
     if not {"X", "Y"} <= arrays.keys():
         found = ", ".join(sorted(arrays)) or "none"
         raise DataError(f"{path} holds the arrays {found}; expected X and Y, or x, outputs and y for cells.")
-    X = arrays["X"] if features is None else pd.DataFrame(arrays["X"], columns=list(features))
-    return as_table(X, arrays["Y"], arrays.get("mask"), names)
+    return as_table(_named(arrays["X"], features, path), arrays["Y"], arrays.get("mask"), names)
 
 
-def _read_hdf5(path: Path, part: str) -> Table:
+def _named(X: Any, names: Any, path: Path) -> Any:
+    """Inputs as a frame, if they have names."""
+    if X.ndim != 2:
+        raise DataError(f"The inputs in {path} have shape {X.shape}; expected (inputs, features), so save a 2-D array.")
+    if names is None:
+        return X
+    if names.shape != (X.shape[1],):
+        shapes = f"feature_names of shape {names.shape} for inputs of shape {X.shape}"
+        raise DataError(f"{path} has {shapes}; save one name for each column.")
+    return pd.DataFrame(X, columns=list(map(str, names)))
+
+
+def _hdf5_table(path: Path, part: str) -> Table:
     if part not in ("train", "test"):
         raise DataError(f'part={part!r} is no part of a file; choose "train" or "test".')
     values, mask = f"{part}/{part}_Y", f"{part}/{part}_mask"
-    arrays = _read_hdf5_arrays(path, ["all_X", values, mask])
+    arrays = read_hdf5(path, ["all_X", values, mask])
     return as_table(arrays["all_X"], arrays[values], arrays[mask])
 
 
-def _read_hdf5_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    h5py: Any = _need("h5py", path)
-    try:
-        with h5py.File(path) as file:
-            missing = [name for name in names if name not in file]
-            arrays = {} if missing else {name: file[name][()] for name in names}
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as an HDF5 file; check that it is what its name says.") from error
-    if missing:
-        raise DataError(f"{path} has no array {missing[0]!r}; expected {', '.join(names)}.")
-    return arrays
-
-
 def _write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    _need("pyarrow", path)
+    need("pyarrow", "files", str(path))
     # Parquet wants text for the names of columns, whatever they are in the frame.
     frame.rename(columns=str).to_parquet(path, index=False)
 

@@ -6,6 +6,7 @@ counts rows, pandas' default, is no label.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ import pandas as pd
 
 from manygp.data.annotated import annotated_inputs, is_annotated
 from manygp.data.axes import Axes
-from manygp.data.numbers import as_numbers, is_dataarray
-from manygp.data.table import FloatArray
+from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, kind_of
+from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
-__all__ = ["aligned_mask", "axes_of", "check_rows", "input_frame", "labelled_inputs"]
+__all__ = ["aligned_mask", "axes_of", "check_labels", "check_rows", "input_frame", "labelled_inputs"]
+
+# Kinds of dates that agree wherever one of two is in UTC.
+_COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
 
 
 def input_frame(X: Any) -> Any:
@@ -28,8 +32,11 @@ def input_frame(X: Any) -> Any:
     Parameters
     ----------
     X
-        Inputs in any container; the levels of a MultiIndex become columns.
+        Inputs in any container; the levels of a MultiIndex become columns, and a table gives its inputs.
     """
+    X = as_pandas(X)
+    if isinstance(X, Table):
+        return X.X if X.feature_names is None else pd.DataFrame(X.X, columns=list(X.feature_names))
     if is_dataarray(X):
         return _frame_of_array(X)
     if is_annotated(X):
@@ -85,11 +92,46 @@ def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
         is_dated = isinstance(X, np.ndarray) and X.dtype.kind in "mM"
         frame = pd.DataFrame(X if is_dated else inputs)
     names, known = list(frame.columns), list(axes.inputs)
-    if names == list(range(len(names))):
-        return frame.set_axis(known, axis=1) if len(known) == len(names) else frame
-    if sorted(map(str, names)) == sorted(known) and list(map(str, names)) != known:
-        raise DataError(f"X has the inputs {names}, but the model was fitted with {known}; give them in that order.")
-    return frame
+    is_numbered = names == list(range(len(names))) and len(known) == len(names)
+    return frame.set_axis(known, axis=1) if is_numbered else frame
+
+
+def check_labels(X: Any, axes: Axes) -> None:
+    """Refuse inputs in another order, or of another kind, than those of the fit: numbers, dates and time spans.
+
+    All of these are numbers to a model, dates and spans in days. Dates without a time zone may be those of UTC.
+
+    Parameters
+    ----------
+    X
+        Inputs of a prediction.
+    axes
+        Labels of the fit.
+    """
+    frame = input_frame(X)
+    names = list(map(str, frame.columns)) if isinstance(frame, pd.DataFrame) else []
+    if sorted(names) == sorted(axes.inputs) and names != list(axes.inputs):
+        raise DataError(
+            f"X has the inputs {names}, but the model was fitted with {list(axes.inputs)}; give them in that order."
+        )
+    known, given = axes.kinds, _input_kinds(X)
+    if len(known) != len(given):
+        return
+    for column, (then, now) in enumerate(zip(known, given, strict=True)):
+        if then != now and not ("dates in UTC" in (then, now) and {then, now} <= _COMMON_DATES):
+            which = f"Column {axes.inputs[column]!r} of X" if len(axes.inputs) == len(known) > 1 else "X"
+            raise DataError(f"{which} holds {now}, but the model was fitted with {then}; give {then}.")
+
+
+def _input_kinds(X: Any) -> tuple[str, ...]:
+    """What each input column holds; nothing where a table does not know."""
+    if isinstance(X, Table):
+        return X.axes.kinds
+    frame = input_frame(X)
+    if isinstance(frame, pd.DataFrame):
+        return tuple(kind_of(frame.iloc[:, i]) for i in range(frame.shape[1]))
+    array = np.asarray(frame)
+    return (kind_of(array),) * (array.shape[1] if array.ndim > 1 else 1)
 
 
 def axes_of(X: Any, Y: Any = None) -> Axes:
@@ -105,23 +147,27 @@ def axes_of(X: Any, Y: Any = None) -> Axes:
     frame = input_frame(X)
     names = list(frame.columns) if isinstance(frame, pd.DataFrame) else []
     inputs = () if names == list(range(len(names))) else tuple(map(str, names))
+    return replace(_output_axes(Y), inputs=inputs, kinds=_input_kinds(X))
+
+
+def _output_axes(Y: Any) -> Axes:
     if is_dataarray(Y):
         dimensions = tuple(map(str, Y.dims[1:]))
         indexes = [Y.indexes.get(dimension, pd.RangeIndex(0)) for dimension in Y.dims[1:]]
         if len(indexes) == 1 and isinstance(indexes[0], pd.MultiIndex):
-            return _stacked(inputs, indexes[0], dimensions[0])
-        return Axes(inputs, dimensions, tuple(str(index.dtype) for index in indexes))
+            return _stacked(indexes[0], dimensions[0])
+        return Axes(outputs=dimensions, dtypes=tuple(str(index.dtype) for index in indexes))
     if isinstance(Y, pd.DataFrame) and isinstance(Y.columns, pd.MultiIndex):
-        return _stacked(inputs, Y.columns, "output")
+        return _stacked(Y.columns, "output")
     if isinstance(Y, pd.DataFrame):
         name = "output" if Y.columns.name is None else str(Y.columns.name)
-        return Axes(inputs, (name,), (str(Y.columns.dtype),))
-    return Axes(inputs)
+        return Axes(outputs=(name,), dtypes=(str(Y.columns.dtype),))
+    return Axes()
 
 
-def _stacked(inputs: tuple[str, ...], index: pd.MultiIndex, dimension: str) -> Axes:
+def _stacked(index: pd.MultiIndex, dimension: str) -> Axes:
     names = tuple(f"level_{i}" if name is None else str(name) for i, name in enumerate(index.names))
-    return Axes(inputs, names, tuple(str(level.dtype) for level in index.levels), dimension)
+    return Axes(outputs=names, dtypes=tuple(str(level.dtype) for level in index.levels), stacked=dimension)
 
 
 def check_rows(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -12,9 +12,7 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["checked_names", "find_outputs", "given_names"]
-
-_DATES = (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period)
+__all__ = ["checked_names", "find_outputs", "given_names", "match_names"]
 
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
@@ -28,6 +26,8 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
         One name or a sequence of names; an integer that is no name is a position, unless names are numbers of
         another order; None means all.
     """
+    if _is_scalar(outputs):
+        outputs = outputs[()]
     if outputs is None:
         return np.arange(len(names), dtype=np.int64)
     positions = {name: position for position, name in enumerate(names)}
@@ -60,12 +60,19 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
     return np.array([position(name) for name in outputs], dtype=np.int64)
 
 
-def given_names(names: Any) -> tuple[Hashable, ...]:
-    """Return names of outputs as a user gave them; dates become text.
+def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:
+    """Return the outputs that are meant by some names: in text, as files have it, numbers are known too."""
+    by_text: dict[Hashable, Hashable] = {str(name): name for name in known}
+    by_name = set(known)
+    return [name if name in by_name else by_text.get(str(name), name) for name in asked]
 
-    Names are written to files and typed by hand, which dates survive as text only.
+
+def given_names(names: Any) -> tuple[Hashable, ...]:
+    """Return names of outputs as a user gave them; what is no text or number, such as a date, becomes text.
+
+    Names are written to files and typed by hand, which dates, intervals and the like survive as text only.
     """
-    if not isinstance(names, Iterable):
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable) or _is_scalar(names):
         raise DataError(f"output_names={names!r} is no list of names; give one name for each output.")
     return tuple(_plain(name) for name in names)
 
@@ -79,8 +86,7 @@ def checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[H
         raise DataError(f"There are {len(checked)} output names and {num_outputs} outputs; give one name for each.")
     seen: set[Hashable] = set()
     for name in checked:
-        # NaN is not equal to itself.
-        if not _is_hashable(name) or name != name:
+        if not _is_lasting(name):
             raise DataError(f"Output name {name!r} cannot be looked up; give strings, numbers or tuples of them.")
         if name in seen:
             raise DataError(f"Output name {name!r} occurs more than once; give every output a name of its own.")
@@ -91,7 +97,25 @@ def checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[H
 def _plain(name: Any) -> Any:
     if isinstance(name, tuple):
         return tuple(_plain(part) for part in name)
-    return str(name) if isinstance(name, _DATES) else name
+    if isinstance(name, bytes):
+        return name.decode(errors="replace")
+    if isinstance(name, np.generic) and name.dtype.kind not in "mM":
+        name = name.item()
+    is_kept = name is None or isinstance(name, str | int | float) or _is_missing(name) or not _is_hashable(name)
+    return name if is_kept else str(name)
+
+
+def _is_missing(name: Any) -> bool:
+    # NaN is not equal to itself, and pandas' NA does not say.
+    return name is pd.NA or name is pd.NaT or bool(_is_hashable(name) and name != name)
+
+
+def _is_lasting(name: Any) -> bool:
+    """Whether a name can be looked up, and written to a file."""
+    if isinstance(name, tuple):
+        return all(map(_is_lasting, name))
+    is_infinite = isinstance(name, float) and math.isinf(name)
+    return _is_hashable(name) and not _is_missing(name) and not is_infinite
 
 
 def _is_bool(value: object) -> bool:
@@ -100,6 +124,10 @@ def _is_bool(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not _is_bool(value)
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, np.ndarray) and not value.ndim
 
 
 def _is_hashable(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,8 @@ OutputScale = Literal["output", "global", "none"]
 
 # A spread below this share of the centre is rounding error of a constant, not variation.
 CONSTANT_SHARE = 1e-12
+# Squares of smaller deviations are nothing in double precision.
+_SMALLEST = 1e-150
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class Scaling:
         if inputs:
             x_center = table.X.mean(axis=0) if table.num_inputs else np.zeros(table.num_features)
             x_scale = _spread(table.X.std(axis=0) if table.num_inputs else x_center, x_center)
+            _warn_of_inputs(table)
         else:
             x_center, x_scale = np.zeros(table.num_features), np.ones(table.num_features)
         y_center, y_scale = _output_statistics(table, outputs)
@@ -130,12 +134,40 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
         global_squares = float((squares + counts * (center - global_center) ** 2).sum())
     if not np.isfinite(global_squares):
         raise DataError("The values of Y are too large to square in double precision; divide them by a large number.")
+    _warn_of_outputs(table, counts, center, squares)
     global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center)))
     if outputs == "global":
         return zeros + global_center, ones * global_scale
     scale = _spread(np.sqrt(squares / np.maximum(counts, 1)), center)
     few = counts < 2
     return np.where(few, global_center, center), np.where(few, global_scale, scale)
+
+
+def _warn_of_inputs(table: Table) -> None:
+    """Warn of inputs that differ by so little that they pass for equal."""
+    reach = np.ptp(table.X, axis=0) if table.num_inputs else np.zeros(table.num_features)
+    faint = (reach > 0) & (reach < _SMALLEST)
+    if faint.any():
+        _warn_of_unit("An input", reach[faint][0])
+
+
+def _warn_of_outputs(table: Table, counts: IntArray, center: FloatArray, squares: FloatArray) -> None:
+    """Warn of values that differ by so little that they pass for constants."""
+    faint = (counts > 1) & (squares < _SMALLEST**2 * counts)
+    if not faint.any():
+        return
+    with np.errstate(over="ignore"):
+        squares = table.power_sums(2, center, unit=_SMALLEST)
+    std = np.sqrt(squares / np.maximum(counts, 1)) * _SMALLEST
+    varies = faint & (std > CONSTANT_SHARE * np.abs(center))
+    if varies.any():
+        output = int(np.flatnonzero(varies)[0])
+        _warn_of_unit(f"Output {table.output_names[output]!r}", std[output])
+
+
+def _warn_of_unit(subject: str, spread: float) -> None:
+    message = f"{subject} varies by {spread:.3g} only, too little to square: it counts as constant, so change its unit."
+    warnings.warn(message, UserWarning, stacklevel=5)
 
 
 def _spread(std: FloatArray, center: FloatArray) -> FloatArray:

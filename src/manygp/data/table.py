@@ -109,8 +109,8 @@ class Table(ABC):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
 
     @abstractmethod
-    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
-        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,).
+    def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
+        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,).
 
         Parameters
         ----------
@@ -118,6 +118,8 @@ class Table(ABC):
             Exponent, at least 1.
         center
             What to subtract from each output first, shape (p,).
+        unit
+            What to divide by, where powers would be out of the range of numbers.
         """
 
 
@@ -208,13 +210,13 @@ class Grid(Table):
         """Return the number of observed cells of every output, shape (p,)."""
         return self._counts[1].copy()
 
-    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
-        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
+    def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
+        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
         total = np.zeros(self.num_outputs)
         for rows in self.row_chunks():
             deviation = np.where(self.observed(rows), self.values(rows), center)
             deviation -= center
-            total += (deviation**power).sum(axis=0)
+            total += ((deviation / unit) ** power).sum(axis=0)
         return total
 
     def places(self) -> PlaceArray:
@@ -293,9 +295,9 @@ class Cells(Table):
         """Return the number of observed cells of every input row, which is one, shape (n,)."""
         return np.ones(self.num_inputs, dtype=np.int64)
 
-    def power_sums(self, power: int, center: FloatArray) -> FloatArray:
-        """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
-        deviation = (self.y - center[self.output]) ** power
+    def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
+        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
+        deviation = ((self.y - center[self.output]) / unit) ** power
         return np.bincount(self.output, weights=deviation, minlength=self.num_outputs).astype(np.float64)
 
     def places(self) -> PlaceArray:

@@ -14,6 +14,7 @@ from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
 from manygp.estimators.indgp import IndGP
 from manygp.estimators.oilmm import OILMM
 from manygp.estimators.persistence import load_estimator
+from manygp.estimators.scoring import scorer
 from manygp.estimators.sgprn import SGPRN
 from manygp.estimators.svlmc import SVLMC
 from manygp.estimators.tlvmogp import TLVMOGP
@@ -30,6 +31,7 @@ __all__ = [
     "Estimator",
     "IndGP",
     "load",
+    "scorer",
 ]
 
 ESTIMATORS: dict[str, type[Estimator]] = {

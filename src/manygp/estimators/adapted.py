@@ -121,7 +121,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
         """
         self._check_fitted()
         table = as_table(X, y, mask, output_names)
-        self._check_inputs(table.X if X is None or y is None else X)
+        self._check_inputs(table if X is None or y is None else X)
         if exposure is not None:
             self._check_exposure(self.model_.likelihood)
             table.exposure = as_exposure(exposure, table)

@@ -19,7 +19,7 @@ from manygp.data.adapters import own_features
 from manygp.data.annotated import is_annotated
 from manygp.data.axes import Axes
 from manygp.data.exposure import as_exposure, observed_exposure
-from manygp.data.labels import labelled_inputs
+from manygp.data.labels import check_labels, input_frame, labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
@@ -365,11 +365,13 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     def _check_inputs(self, X: Any) -> FloatArray:
         self._check_fitted()
         inputs = as_inputs(X, self.n_features_in_, model=type(self).__name__)
+        frame = input_frame(X) if isinstance(X, Table) else X
         try:
             # Only frames have names to compare; scikit-learn finds no features in series, times or AnnData.
-            validate_data(self, inputs if own_features(X) is None else X, reset=False, skip_check_array=True)
+            validate_data(self, inputs if own_features(frame) is None else frame, reset=False, skip_check_array=True)
         except ValueError as error:
             raise DataError(" ".join(str(error).split())) from error
+        check_labels(X, self._axes_)
         return inputs
 
     def __sklearn_tags__(self) -> Any:

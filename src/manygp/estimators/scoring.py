@@ -1,7 +1,8 @@
 """How an estimator is held against observations that it has not seen."""
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,39 @@ from sklearn.base import RegressorMixin
 from manygp.data import Cells, Grid, Table
 from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
-from manygp.data.names import find_outputs
+from manygp.data.names import find_outputs, match_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
-from manygp.errors import DataError
-from manygp.estimators.tables import cell_names, given_table, named_inputs
+from manygp.errors import DataError, SettingError
+from manygp.estimators.tables import cell_names, given_table
 from manygp.prediction import Prediction
 
-__all__ = ["ScoringMixin"]
+__all__ = ["ScoringMixin", "scorer"]
+
+_LOSSES = ("mse", "nll", "crps")
+
+
+def scorer(name: str = "nll") -> Callable[[Any, Any, Any], float]:
+    """Return a scorer for `scoring=` of scikit-learn, greater is better, that leaves gaps of y out.
+
+    Scikit-learn's own, such as "neg_mean_squared_error", make NaN of them.
+
+    Parameters
+    ----------
+    name
+        "mse", "nll" or "crps", see `Prediction.score`.
+    """
+    if name not in _LOSSES:
+        raise SettingError(f"scorer({name!r}) is unknown: use one of {', '.join(map(repr, _LOSSES))}.")
+    return partial(_negative_loss, name=name)
+
+
+def _negative_loss(estimator: Any, X: Any, y: Any, name: str) -> float:
+    from sklearn.pipeline import Pipeline
+
+    if isinstance(estimator, Pipeline):
+        X, estimator = estimator[:-1].transform(X), estimator[-1]
+    return -float(estimator.evaluate(X, y)[name])
 
 
 class ScoringMixin(RegressorMixin):
@@ -86,7 +112,7 @@ class ScoringMixin(RegressorMixin):
                 f"outputs names {len(chosen)} outputs and the table has {table.num_outputs}; name one for each of them."
             )
         names = cell_names(table, [self.output_names_[i] for i in chosen])
-        return self.predict_cells(named_inputs(table), names, exposure=exposure).score(table.y, plug_in=plug_in)
+        return self.predict_cells(table, names, exposure=exposure).score(table.y, plug_in=plug_in)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, exposure: Any = None) -> float:
         """Coefficient of determination R² of every output, averaged over outputs.
@@ -113,6 +139,9 @@ class ScoringMixin(RegressorMixin):
         weight = np.ones(len(Y)) if sample_weight is None else as_numbers(sample_weight, "sample_weight")
         if weight.shape != (len(Y),):
             raise DataError(f"sample_weight has shape {weight.shape} and X has {len(Y)} rows; give one for each row.")
+        if not (np.isfinite(weight) & (weight >= 0)).all():
+            wrong = weight[~(np.isfinite(weight) & (weight >= 0))][0]
+            raise DataError(f"sample_weight holds {wrong:g}; give finite numbers of at least 0.")
         return _r_squared(Y, mean, np.where(np.isnan(Y), 0.0, weight[:, None]))
 
     def _outputs_of(self, table: Table, X: Any, y: Any, outputs: Any = None) -> Any:
@@ -121,18 +150,21 @@ class ScoringMixin(RegressorMixin):
             return outputs
         source = X if isinstance(X, Table) or is_annotated(X) else y
         names = source.output_names if isinstance(source, Table) else own_names(source)
+        # Numbers from 0 on are no names, but text is, though the outputs be numbers.
+        is_numbered = names is None or _is_numbered(names)
+        asked = list(table.output_names) if is_numbered else match_names(table.output_names, self.output_names_)
         known = set(self.output_names_)
-        unknown = [name for name in table.output_names if name not in known]
+        unknown = [name for name in asked if name not in known]
         if names is not None and not unknown:
             # Columns that say which outputs they are may come in any order.
-            return list(table.output_names)
+            return asked
         if names is not None and len(unknown) < table.num_outputs:
             raise DataError(
                 f"Y has a column {unknown[0]!r}, which is no output of the model as others of its columns are; leave "
                 "it out, or say with outputs= which outputs the columns are."
             )
-        # The name of a series may be anything, and numbers from 0 on are none.
-        is_named = names is not None and not isinstance(source, pd.Series) and not _is_numbered(names)
+        # The name of a series may be anything.
+        is_named = not is_numbered and not isinstance(source, pd.Series)
         if is_named and not _is_numbered(self.output_names_):
             raise DataError(
                 f"Y has a column {unknown[0]!r}, and like its other columns that is no output of the model, which has "
@@ -148,7 +180,7 @@ class ScoringMixin(RegressorMixin):
 
 def _inputs_of(X: Any, table: Table) -> Any:
     """Inputs as they were given, with all of their labels, or else those of the table."""
-    return named_inputs(table) if X is None or isinstance(X, Table) else X
+    return table if X is None or isinstance(X, Table) else X
 
 
 def _is_numbered(names: Sequence[Hashable]) -> bool:

@@ -80,7 +80,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         # A device without memory, such as "meta", cannot give numbers back.
         torch.zeros(1, device=resolved).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise SettingError(f"device={device!r} cannot be used here: choose 'auto', 'cpu' or 'cuda'.") from error
+        known = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu'"
+        raise SettingError(f"device={device!r} cannot be used here: choose {known}.") from error
     return resolved
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import pandas as pd
-
 from manygp.data import Cells, Grid, Table, as_table, cells_table
 from manygp.data.exposure import observed_exposure
-from manygp.data.table import FloatArray
+from manygp.data.labels import input_frame
 from manygp.errors import DataError
 
-__all__ = ["cell_names", "given_table", "named_inputs"]
+__all__ = ["cell_names", "given_table"]
 
 
 def given_table(
@@ -37,7 +35,7 @@ def given_table(
             raise DataError(
                 f"X is a {type(X).__name__}, which holds all of the data, and {name} was given too; leave {name} out."
             )
-    inputs = named_inputs(X)
+    inputs = input_frame(X)
     if isinstance(X, Cells):
         cells = cells_table(inputs, cell_names(X, X.output_names), X.y, X.output_names)
         cells.exposure = None if X.exposure is None else observed_exposure(X.exposure, X.y)
@@ -47,11 +45,6 @@ def given_table(
     grid = as_table(inputs, X.Y, X.mask, X.output_names)
     grid.exposure, grid.axes = X.exposure, X.axes
     return grid
-
-
-def named_inputs(table: Table) -> pd.DataFrame | FloatArray:
-    """Return the inputs of a table, as a frame if they have names."""
-    return table.X if table.feature_names is None else pd.DataFrame(table.X, columns=list(table.feature_names))
 
 
 def cell_names(table: Cells, names: Sequence[Hashable]) -> list[Hashable]:

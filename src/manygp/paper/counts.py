@@ -12,6 +12,7 @@ from scipy import sparse
 from manygp.data import Grid, random_split
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
+from manygp.extras import need
 from manygp.paper.problem import Problem
 
 __all__ = ["load_prostate", "load_visium_dlpfc", "most_variable"]
@@ -24,7 +25,7 @@ _SHOWN = ("SPP1", "IGHG2", "MIB2", "L1CAM", "MBP", "PCP4", "SNAP25", "GFAP")
 
 def load_visium_dlpfc(path: Path, seed: int, num_genes: int = 1_000) -> Problem:
     """Counts of the most variable genes of a slice of human cortex; a random tenth of the cells is held out."""
-    h5py = _need_h5py()
+    h5py = need("h5py", "files", "This data set")
     with h5py.File(path) as file:
         shape = (len(file["obs/_index"]), len(file["var/_index"]))
         parts = [file[f"X/{name}"][()] for name in ("data", "indices", "indptr")]
@@ -86,7 +87,7 @@ def _distinct(names: list[str]) -> tuple[str, ...]:
 
 def _read_10x(path: Path) -> tuple[Any, list[str], list[str]]:
     """Counts (spots, genes), barcodes of the spots and symbols of the genes, from 10x Genomics' HDF5 layout."""
-    h5py = _need_h5py()
+    h5py = need("h5py", "files", "This data set")
     try:
         with h5py.File(path) as file:
             group = file["matrix"]
@@ -112,11 +113,3 @@ def _read_positions(path: Path) -> pd.DataFrame:
     header = 0 if content.startswith(b"barcode") else None
     frame = pd.read_csv(io.BytesIO(content), header=header, names=columns)
     return frame.set_index("barcode")
-
-
-def _need_h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise DataError("This data set needs the package h5py; install it with pip install 'manygp[files]'.") from error
-    return h5py

@@ -1,7 +1,6 @@
 """Readers of the data sets with real values: EEG, robot arm, and temperatures on land and sea."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from manygp.data.climate import make_climate
 from manygp.data.files import read_table
 from manygp.data.table import BoolArray, FloatArray
 from manygp.errors import DataError
+from manygp.extras import need
 from manygp.paper.problem import Problem
 
 __all__ = ["load_climate_demo", "load_copernicus", "load_eeg", "load_era5", "load_ersst", "load_sarcos"]
@@ -31,7 +31,7 @@ def load_eeg(path: Path) -> Problem:
 def load_era5(path: Path) -> Problem:
     """Monthly temperatures at 3,395 places in the United Kingdom. The source fixes the split and the scale."""
     train, test = _read(path, "train"), _read(path, "test")
-    with _need("h5py").File(path) as file:
+    with need("h5py", "files", "This data set").File(path) as file:
         places = np.asarray(file["spatial_coords/all_spatial_coords"], dtype=np.float64)
     return Problem(
         train,
@@ -64,7 +64,7 @@ def load_sarcos(paths: list[Path], seed: int) -> Problem:
 
 def load_ersst(path: Path, seed: int) -> Problem:
     """Sea surface temperatures of 24 months, September 2018 to August 2020; a random half of the cells is unseen."""
-    with _need("netCDF4").Dataset(path) as file:
+    with need("netCDF4", "xarray", "This data set").Dataset(path) as file:
         time, north, east = (np.asarray(file[name][:], dtype=np.float64) for name in ("time", "lat", "lon"))
         first = int(np.searchsorted(time, _ERSST_FIRST_DAY))
         sst = np.ma.filled(file["sst"][first : first + _MONTHS], np.nan).astype(np.float64)
@@ -75,7 +75,7 @@ def load_ersst(path: Path, seed: int) -> Problem:
 
 def load_copernicus(path: Path, seed: int) -> Problem:
     """Sea water temperatures around the United Kingdom over 24 months; a random half of the cells is unseen."""
-    with _need("netCDF4").Dataset(path) as file:
+    with need("netCDF4", "xarray", "This data set").Dataset(path) as file:
         north, east = (np.asarray(file[name][:], dtype=np.float64) for name in ("latitude", "longitude"))
         field = file["thetao"]
         surface = field[:_MONTHS, 0] if field.ndim == 4 else field[:_MONTHS]
@@ -158,13 +158,3 @@ def _read_mat(path: Path) -> FloatArray:
     if len(arrays) != 1 or arrays[0].ndim != 2 or arrays[0].shape[1] != _NUM_STATES + _NUM_JOINTS:
         raise DataError(f"{path} holds no single array of 28 columns; expected 21 inputs and 7 torques a row.")
     return np.asarray(arrays[0], dtype=np.float64)
-
-
-def _need(module: str) -> Any:
-    extra = {"h5py": "files", "netCDF4": "xarray"}[module]
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise DataError(
-            f"This data set needs the package {module}; install it with pip install 'manygp[{extra}]'."
-        ) from error

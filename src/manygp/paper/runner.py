@@ -60,6 +60,8 @@ def carry_out_all(
     progress
         Whether to show how far it has come.
     """
+    if num_jobs == 0:
+        raise SettingError("--jobs was given 0, which runs nothing: use 1 or more, or -1 for all cores.")
     # Names are resolved here: a worker on another machine does not know what was registered in this process.
     datasets = {run.dataset: find_dataset(run.dataset) for run in runs}
     factories = {run.model: _factory(run.model) for run in runs}

@@ -21,7 +21,7 @@ class EpochRecord:
     seconds: float
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The records of all epochs, and why training stopped.
 
@@ -37,6 +37,12 @@ class History:
 
     records: list[EpochRecord] = field(default_factory=list)
     stop_reason: str = ""
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "<History of no epoch>"
+        bound = f"bound {self.records[-1].bound:,.1f} nats"
+        return f"<History of {len(self)} epochs in {self.seconds:.1f} s, {self.stop_reason}: {bound}>"
 
     def __len__(self) -> int:
         return len(self.records)

@@ -1,8 +1,11 @@
 """Progress on the terminal: epochs, bound per cell, time left."""
 
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Protocol
+
+from manygp.extras import need
 
 __all__ = ["Progress", "make_progress"]
 
@@ -31,6 +34,7 @@ class _Silent:
 
 class _Bar:
     def __init__(self) -> None:
+        need("rich", "cli", "progress=True")
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
@@ -59,6 +63,9 @@ class _Bar:
 
 
 def make_progress(progress: bool | str) -> Progress:
-    """A bar if `progress` is True, or "auto" and standard error is a terminal; silence otherwise."""
-    wanted = sys.stderr.isatty() if progress == "auto" else bool(progress)
+    """A bar if `progress` is True, or "auto" and standard error is a terminal; silence otherwise.
+
+    Bars need rich (extra `cli`), without which "auto" is silent.
+    """
+    wanted = sys.stderr.isatty() and find_spec("rich") is not None if progress == "auto" else bool(progress)
     return _Bar() if wanted else _Silent()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from manygp.data.coordinates import CoordinateMap
@@ -384,6 +383,9 @@ def _neighbours(
     places: Float[Tensor, "p f"], targets: Float[Tensor, "k f"], count: int, is_self: bool, skipped: int = 0
 ) -> Int[Tensor, "k n"]:
     """The nearest places of every target but some, itself left out if targets are the places."""
+    # Few models ever ask, and the import takes longer than their first search.
+    from sklearn.neighbors import NearestNeighbors
+
     count = min(count + skipped, len(places) - is_self)
     if count <= skipped:
         return torch.empty(len(targets), 0, dtype=torch.int64, device=targets.device)

@@ -1,6 +1,8 @@
 """The commands as a user meets them: results, remarks, one sentence and exit code 2 on bad input."""
 
+import builtins
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import manygp
-from manygp.cli import app
+from manygp.cli import terminal
+from manygp.cli.commands import app
 from manygp.training import progress
 
 QUICK = ["--set", "epochs=2", "--set", "latent_dim=2", "--set", "num_inducing=8", "--quiet"]
@@ -147,11 +150,22 @@ def test_info_tells_model_sizes_and_settings(folder: Path) -> None:
         assert words in result.stdout
 
 
-def test_ctrl_c_keeps_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_keep_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+
     def interrupt(self: object, epoch: int, total: int, bound_per_cell: float) -> None:
         if epoch == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
 
+    save = manygp.TLVMOGP.save
+
+    def impatient(self: manygp.TLVMOGP, path: Path) -> None:
+        signal.raise_signal(number)
+        save(self, path)
+
+    monkeypatch.setattr(manygp.TLVMOGP, "save", impatient)
     monkeypatch.setattr(progress._Silent, "update", interrupt)
     settings = ["--set", "epochs=50", *QUICK[2:]]
     result = run("fit", folder / "wide.csv", "--out", folder / "interrupted", *settings)
@@ -160,6 +174,79 @@ def test_ctrl_c_keeps_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPa
     model = manygp.load(folder / "interrupted")
     assert len(model.history_) == 3
     assert model.history_.stop_reason == "interrupted"
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_a_place_that_cannot_be_written_is_known_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("The work was begun.")
+
+    def refuse(dir: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(manygp.TLVMOGP, "_fit_table", never)
+    monkeypatch.setattr(manygp.TLVMOGP, "predict_dist", never)
+    monkeypatch.setattr(terminal.tempfile, "TemporaryFile", refuse)
+    if command == "fit":
+        fails(run("fit", folder / "wide.csv", "--out", folder / "new"), "cannot be written (Permission denied)")
+    else:
+        arguments = ("--inputs", folder / "wide.csv", "--out", folder / "new.csv")
+        fails(run("predict", folder / "model", *arguments), "cannot be written (Permission denied)")
+
+
+def test_ctrl_c_while_the_library_is_imported_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def interrupted(name: str, *rest: object) -> object:
+        if name == "manygp.estimators":
+            raise KeyboardInterrupt
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    result = run("info", folder / "model")
+    assert result.exit_code == 130
+    assert result.stderr == "Error: Interrupted; nothing was written.\n"
+
+
+def test_scores_that_json_does_not_know_are_null(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manygp.TLVMOGP, "evaluate", lambda *_, **__: {"mse": np.inf, "nll": np.nan, "num_cells": 3})
+    result = run("evaluate", folder / "model", folder / "wide.csv", "--json")
+    assert json.loads(result.stdout, parse_constant=pytest.fail) == {"mse": None, "nll": None, "num_cells": 3}
+
+
+def test_inputs_of_another_kind_are_refused(folder: Path) -> None:
+    wide = wide_frame()
+    dated = wide.assign(day=pd.date_range("2020-01-01", periods=len(wide)))
+    dated.to_csv(folder / "dated.csv", index=False)
+    model = folder / "model"
+    says = "X holds dates, but the model was fitted with numbers"
+    fails(run("evaluate", model, folder / "dated.csv"), says)
+    fails(run("predict", model, "--inputs", folder / "dated.csv", "--out", folder / "none.csv"), says)
+    assert run("fit", folder / "dated.csv", "--out", folder / "of_dates", *QUICK).exit_code == 0
+    assert run("evaluate", folder / "of_dates", folder / "dated.csv").exit_code == 0
+    says = "X holds numbers, but the model was fitted with dates"
+    fails(run("evaluate", folder / "of_dates", folder / "wide.csv"), says)
+    fails(run("predict", folder / "of_dates", "--inputs", folder / "wide.csv", "--out", folder / "none.csv"), says)
+
+
+def test_inputs_with_gaps_are_refused(folder: Path) -> None:
+    (folder / "gappy.csv").write_text("day,a\n1,2\n,3\n")
+    fails(run("predict", folder / "model", "--inputs", folder / "gappy.csv", "--out", folder / "none.csv"), "NaN")
+
+
+def test_kinds_go_with_their_columns(folder: Path) -> None:
+    wide = wide_frame().assign(day=pd.date_range("2020-01-01", periods=12), depth=np.arange(12.0))
+    for columns in (["day", "depth"], ["depth", "day"]):
+        wide[[*columns, "a", "b"]].to_csv(folder / f"{columns[0]}.csv", index=False)
+    both = ["--input-columns", "day,depth"]
+    assert run("fit", folder / "day.csv", "--out", folder / "two", *both, *QUICK).exit_code == 0
+    turned = run("evaluate", folder / "two", folder / "depth.csv", "--input-columns", "depth,day", "--json")
+    assert turned.exit_code == 0, turned.stderr
+    straight = run("evaluate", folder / "two", folder / "day.csv", *both, "--json")
+    assert json.loads(turned.stdout) == json.loads(straight.stdout)
 
 
 def test_ctrl_c_elsewhere_ends_quietly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

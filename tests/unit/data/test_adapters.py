@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manygp.data import as_inputs, as_table, cells_table
+from manygp.data.numbers import as_numbers
 from manygp.errors import DataError
 
 from .tables import grids, numbers
@@ -145,6 +146,10 @@ def test_cells_of_any_kind_of_name():
     assert table.output.tolist() == [0, 2, 0, 2]
     assert table.output_names == (7, 5, 3)
     assert all(type(name) is int for name in cells_table(X, np.array([7, 3, 7, 3]), np.ones(4)).output_names)
+    ranges = pd.IntervalIndex.from_breaks([0, 1, 2])[[1, 0, 1, 0]]
+    assert cells_table(X, ranges, np.ones(4)).output_names == ("(0, 1]", "(1, 2]")
+    turned = cells_table(X, pd.Categorical(ranges), np.ones(4), output_names=["(1, 2]", "(0, 1]"])
+    assert turned.output.tolist() == [0, 1, 0, 1]
     days = pd.to_datetime(["2020-01-02", "2020-01-01"] * 2)
     dated = cells_table(X, days, np.ones(4))
     assert dated.output_names == ("2020-01-01 00:00:00", "2020-01-02 00:00:00")
@@ -176,11 +181,44 @@ def test_cells_of_any_kind_of_name():
         (np.array([[1.0], [np.inf], [2.0], [3.0]]), np.ones(4), "NaN or infinity"),
         (np.array([[1.0], [1e200], [2.0], [3.0]]), np.ones(4), r"1e\+200, which is too large"),
         (np.arange(4).astype("timedelta64[M]")[:, None], np.ones(4), "months or years"),
+        (np.arange(4).astype("timedelta64")[:, None], np.ones(4), "time spans without a unit"),
+        (X, np.ma.masked_array(np.ones(4) + 1j, mask=[1, 0, 0, 0]), "Complex data not supported"),
+        (X, [[10**400]] * 4, "beyond double precision"),
+        (X, pd.DataFrame({"a": [10**400] * 4}, dtype=object), "Y column 'a' holds a whole number beyond"),
+        (X, pd.date_range("2020", periods=4), "Y holds dates and outputs are numbers"),
+        (X, pd.DataFrame({"a": pd.date_range("2020", periods=4, tz="UTC"), "b": 1.0}), "Y column 'a' holds dates"),
     ],
 )
 def test_bad_grids_are_refused_in_one_sentence(X, Y, says):
     with pytest.raises(DataError, match=says):
         as_table(X, Y)
+
+
+def test_masked_dates_are_days():
+    days = np.ma.masked_array(np.array(["1970-01-02", "1970-01-03"], "datetime64[D]"), mask=[False, True])
+    assert np.array_equal(as_numbers(days, "X"), [1.0, np.nan], equal_nan=True)
+
+
+def test_frames_of_other_libraries_keep_their_names():
+    arrow = pytest.importorskip("pyarrow")
+    values = pd.DataFrame({"b": [1.0, 2.0, 3.0, 4.0], "a": [0.0, 1.0, 0.0, 1.0]})
+    inputs = arrow.table({"day": [0.0, 1.0, 2.0, 3.0]})
+    table = as_table(inputs, arrow.Table.from_pandas(values))
+    assert (table.feature_names, table.output_names) == (("day",), ("b", "a"))
+    assert np.array_equal(table.Y, values)
+    cells = cells_table(inputs, arrow.chunked_array([list("xyxy")]), arrow.array([1.0, 2.0, 3.0, 4.0]))
+    assert (cells.feature_names, cells.output_names) == (("day",), ("x", "y"))
+
+
+def test_an_input_left_among_the_outputs_is_pointed_at():
+    frame = pd.DataFrame({"a": [1.0, 0.0, 2.0]}, index=pd.Index([3.0, 4.0, 9.0], name="day"))
+    as_table(None, frame)
+    as_table(None, frame.reset_index()[["a", "day"]])
+    with pytest.warns(UserWarning, match=r"rising column 'day' is taken for an output.*set_index\('day'\)"):
+        assert as_table(None, frame.reset_index()).output_names == ("day", "a")
+    dated = frame.set_axis(pd.date_range("2020", periods=3, name="day")).reset_index()
+    with pytest.raises(DataError, match="Y column 'day' holds dates"):
+        as_table(None, dated)
 
 
 def test_sparse_inputs_are_refused():

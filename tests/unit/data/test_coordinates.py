@@ -79,3 +79,9 @@ def test_coordinates_that_make_no_sense():
         CoordinateMap.fit(S, "sphere").features(np.array([[100.0, 0.0]]))
     with pytest.raises(SettingError, match="one column"):
         CoordinateMap.fit(S[:, :1], "sphere")
+
+
+def test_no_rows_are_no_outputs():
+    for given in (np.empty((0, 2)), pd.DataFrame(columns=["lat", "lon"], dtype=float)):
+        with pytest.raises(DataError, match="output_coordinates has no rows"):
+            describe_outputs(given, -1, "output_coordinates")

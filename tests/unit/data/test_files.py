@@ -175,3 +175,79 @@ def test_unknown_endings_are_not_written(tmp_path):
     with pytest.raises(DataError, match="unknown"):
         write_frame(tmp_path / "table.xls", FRAME)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_index_of_a_parquet_file_is_the_input(tmp_path, named):
+    pytest.importorskip("pyarrow")
+    times = pd.date_range("1970-01-02", periods=3, name="time" if named else None)
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]}, times).to_parquet(tmp_path / "table.parquet")
+    table = read_table(tmp_path / "table.parquet")
+    assert table.feature_names == ("time" if named else "index",)
+    assert table.output_names == ("a", "b")
+    assert table.X[:, 0].tolist() == [1.0, 2.0, 3.0]
+    assert list(read_inputs(tmp_path / "table.parquet").columns)[1:] == ["a", "b"]
+    # An index beside chosen inputs is no output.
+    chosen = read_table(tmp_path / "table.parquet", input_columns=["a"])
+    assert (chosen.feature_names, chosen.output_names) == (("a",), ("b",))
+
+
+def test_an_index_that_counts_rows_is_no_input(tmp_path):
+    pytest.importorskip("pyarrow")
+    FRAME.iloc[[2, 0]].to_parquet(tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet").feature_names == (FRAME.columns[0],)
+
+
+def test_levels_of_an_index_are_inputs_of_cells(tmp_path):
+    pytest.importorskip("pyarrow")
+    index = pd.MultiIndex.from_product([[0.0, 1.0], [2.0, 3.0]], names=["u", "v"])
+    pd.DataFrame({"site": list("abab"), "z": [1.0, 2.0, 3.0, 4.0]}, index).to_parquet(tmp_path / "table.parquet")
+    table = read_table(tmp_path / "table.parquet", output_column="site", value_column="z")
+    assert table.feature_names == ("u", "v")
+    assert table.output_names == ("a", "b")
+
+
+def test_dates_with_an_offset_are_those_of_a_time_zone(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("t,a\n1970-01-02T01:00+01:00,1\n1970-01-03T02:00+02:00,2\n")
+    table = read_table(path)
+    assert table.axes.kinds == ("dates in UTC",)
+    assert table.X[:, 0].tolist() == [1.0, 2.0]
+    path.write_text("t,a\n1970-01-02 00:00,1\n1970-01-03 00:00,2\n")
+    assert read_table(path).axes.kinds == ("dates",)
+
+
+@pytest.mark.parametrize("row", ["0.0,1.5,1.5", "2020-01-01,3,-1e3", "1,,2.5"])
+def test_a_table_without_names_is_pointed_at(tmp_path, row):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{row}\n{row}\n")
+    with pytest.warns(UserWarning, match=r"named by numbers .*put a row of names above it"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("row", ["0,1,2", "time,1,2", "t,a,b"])
+def test_numbers_of_columns_are_names(tmp_path, row):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{row}\n1,2,3\n")
+    assert read_table(path).num_outputs == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"input_columns": ["t", "t"]},
+        {"output_column": "site", "value_column": "site"},
+        {"input_columns": ["z"], "output_column": "site", "value_column": "z"},
+    ],
+)
+def test_columns_given_twice_are_refused(tmp_path, given):
+    write_frame(tmp_path / "table.csv", LONG)
+    with pytest.raises(DataError, match="was given twice"):
+        read_table(tmp_path / "table.csv", **given)
+
+
+def test_dates_are_no_outputs(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("t,a\n1,2020-01-01\n2,2020-01-02\n")
+    with pytest.raises(DataError, match="Y column 'a' holds dates"):
+        read_table(path)

@@ -1,6 +1,6 @@
 """Labels of containers: rows, columns and dimensions say what belongs together, and come back with predictions."""
 
-import builtins
+import sys
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manygp.data import as_inputs, as_table, cells_table, random_split
 from manygp.data.axes import Axes
 from manygp.data.fields import as_dataset, input_names
-from manygp.data.labels import labelled_inputs
+from manygp.data.labels import check_labels, labelled_inputs
 from manygp.errors import DataError, ManyGPError
 
 from .tables import grids
@@ -178,7 +178,48 @@ def test_inputs_without_names_have_those_of_the_fit():
     assert list(labelled_inputs(inputs, inputs, Axes(("u", "v"))).columns) == ["u", "v"]
     levels = pd.MultiIndex.from_arrays([[1, 2], [3, 4]], names=["v", "u"])
     with pytest.raises(DataError, match=r"\['v', 'u'\], but the model was fitted with \['u', 'v'\]"):
-        labelled_inputs(levels, as_inputs(levels), Axes(("u", "v")))
+        check_labels(levels, Axes(("u", "v")))
+
+
+ZONED, UTC = DAYS.tz_localize("Asia/Tokyo"), DAYS.tz_localize("UTC")
+KINDS = {
+    "numbers": np.arange(4.0)[:, None],
+    "dates": DAYS,
+    "dates of a time zone": ZONED,
+    "time spans": (DAYS - DAYS[0]).to_frame(),
+}
+
+
+@pytest.mark.parametrize("then", KINDS)
+@pytest.mark.parametrize("now", KINDS)
+def test_inputs_are_of_the_kind_of_the_fit(then, now):
+    axes = as_table(KINDS[then], np.ones(4)).axes
+    assert axes.kinds == (then,)
+    if then == now:
+        check_labels(KINDS[now], axes)
+        return
+    with pytest.raises(DataError, match=f"X holds {now}, but the model was fitted with {then}; give {then}"):
+        check_labels(KINDS[now], axes)
+
+
+def test_dates_in_utc_are_those_of_any_time_zone():
+    for known in (DAYS, ZONED, UTC):
+        check_labels(UTC, as_table(known, np.ones(4)).axes)
+        check_labels(known, as_table(UTC, np.ones(4)).axes)
+
+
+def test_dates_of_other_calendars_are_of_a_kind_of_their_own():
+    cftime = pytest.importorskip("cftime")
+    leapless = np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in range(1, 5)])[:, None]
+    with pytest.raises(DataError, match="X holds dates, but the model was fitted with dates of the calendar noleap"):
+        check_labels(DAYS, as_table(leapless, np.ones(4)).axes)
+
+
+def test_a_table_knows_the_kinds_of_its_inputs():
+    table = as_table(DAYS, np.ones(4))
+    check_labels(table, table.axes)
+    with pytest.raises(DataError, match="X holds dates, but the model was fitted with numbers"):
+        check_labels(table, as_table(np.arange(4.0)[:, None], np.ones(4)).axes)
 
 
 def test_names_that_are_taken_get_a_word_in_front():
@@ -256,13 +297,6 @@ def test_cells_come_back_as_a_list(field):
 
 
 def test_without_xarray_there_is_one_sentence(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "xarray":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ManyGPError, match=r"to_xarray needs xarray.*pip install 'manygp\[xarray\]'"):
         as_dataset({"mean": np.ones((1, 1))}, pd.DataFrame([[1.0]]), ["a"], Axes())

@@ -59,6 +59,19 @@ def test_dates_are_names_as_text():
     assert given_names(nested) == (("site", "2020-01-01"), ("site", "2020-02"))
 
 
+def test_names_that_no_file_can_hold_are_names_as_text():
+    given = [b"gene", 1j, pd.Interval(0, 1), np.int64(3), ("site", b"x")]
+    names = checked_names(given, 5)
+    assert names == ("gene", "1j", "(0, 1]", 3, ("site", "x"))
+    assert type(names[3]) is int
+    assert find_outputs(names, given).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(np.array(1), 1), (np.array("c"), 2)])
+def test_an_array_without_dimensions_is_one_output(asked, expected):
+    assert find_outputs(("a", "b", "c"), asked).tolist() == [expected]
+
+
 @pytest.mark.parametrize(
     ("names", "says"),
     [
@@ -66,7 +79,12 @@ def test_dates_are_names_as_text():
         (["a", "b"], "2 output names and 3 outputs"),
         ([["a"], "b", "c"], r"\['a'\] cannot be looked up"),
         (["a", "b", np.nan], "nan cannot be looked up"),
+        (["a", "b", pd.NA], "<NA> cannot be looked up"),
+        (["a", "b", pd.NaT], "NaT cannot be looked up"),
+        (["a", "b", ("c", np.inf)], r"\('c', inf\) cannot be looked up"),
         (3, "output_names=3 is no list of names"),
+        ("abc", "output_names='abc' is no list of names"),
+        (np.array("abc"), "is no list of names"),
     ],
 )
 def test_bad_output_names_are_refused(names, says):

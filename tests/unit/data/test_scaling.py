@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from manygp.data import Cells, Grid, Scaling
+from manygp.data import Cells, Grid, Scaling, as_table, cells_table
 from manygp.errors import DataError, SettingError
 
 from .tables import grids, tables
 
 
+@pytest.mark.filterwarnings("ignore:.*too little to square")
 @given(tables)
 def test_the_way_there_and_back_is_the_identity(table):
     for outputs in ("output", "global", "none"):
@@ -19,6 +20,7 @@ def test_the_way_there_and_back_is_the_identity(table):
         assert (scaling.y_scale > 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*too little to square")
 @given(grids())
 def test_statistics_are_those_of_the_observed_cells(table):
     scaling = Scaling.fit(table)
@@ -110,3 +112,16 @@ def test_bad_requests_are_refused():
         Scaling.fit(Grid(np.zeros((2, 1)), np.full((2, 1), np.nan)))
     with pytest.raises(SettingError, match='"output", "global" or "none"'):
         Scaling.fit(table, outputs="row")
+
+
+@pytest.mark.parametrize("kind", ["grid", "cells"])
+def test_values_too_small_to_square_are_pointed_at(kind):
+    Y = np.random.default_rng(0).normal(size=(6, 2)) * [1.0, 1e-165]
+    X = np.arange(6.0)[:, None]
+    table = as_table(X, Y) if kind == "grid" else cells_table(np.vstack([X, X]), [0] * 6 + [1] * 6, Y.T.reshape(-1))
+    with pytest.warns(UserWarning, match=r"Output 1 varies by .*e-166 only"):
+        Scaling.fit(table)
+    with pytest.warns(UserWarning, match="An input varies by 5e-165 only"):
+        Scaling.fit(as_table(X * 1e-165, Y[:, :1]))
+    constant = Scaling.fit(as_table(X, np.full((6, 2), [0.0, 1e-200])))
+    assert constant.y_scale.tolist() == [1.0, 1.0]

@@ -80,3 +80,47 @@ def test_what_cannot_be_values():
         as_table(X, sparse.csr_matrix(Y.astype(complex)))
     with pytest.raises(DataError, match="X has 20 rows and Y has 5"):
         Grid(X, sparse.csr_array(Y[:5]))
+
+
+def outside(kind):
+    """A sparse matrix with an entry outside of its shape."""
+    matrix = FORMATS[kind](Y)
+    if kind == "coo":
+        matrix.coords[1][3] = 10**6
+    else:
+        matrix.indices[3] = 10**6
+    return matrix
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_entries_outside_of_a_matrix_are_refused(kind):
+    # These would read and write memory that is not theirs.
+    with pytest.raises(DataError, match="Y is a sparse matrix that contradicts itself"):
+        as_table(X, outside(kind))
+    with pytest.raises(DataError, match="The mask is a sparse matrix that contradicts itself"):
+        as_table(X, Y, mask=outside(kind))
+
+
+@pytest.mark.parametrize("pointer", [[0, 9, 3], [0, 1, 10**9], [5, 6, 7], [0, -4, 3]])
+def test_rows_outside_of_the_data_are_refused(pointer):
+    matrix = sparse.csr_array(np.eye(3))[:2]
+    matrix.indptr = np.array(pointer, dtype=np.int32)
+    with pytest.raises(DataError, match="contradicts itself"):
+        as_table(X[:2], matrix)
+
+
+def test_lists_of_rows_outside_of_a_matrix_are_refused():
+    matrix = sparse.lil_array(Y)
+    matrix.rows[0][0] = -50
+    with pytest.raises(DataError, match="contradicts itself"):
+        as_table(X, matrix)
+
+
+def test_a_sparse_mask_is_a_mask():
+    thin = as_table(X, Y, mask=sparse.csr_array(MASK))
+    np.testing.assert_array_equal(thin.mask, MASK)
+
+
+def test_a_sparse_vector_is_one_output():
+    table = as_table(X, sparse.coo_array(Y[:, 0]))
+    np.testing.assert_array_equal(table.values(slice(0, 20)), Y[:, :1])

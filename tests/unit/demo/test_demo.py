@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import manygp
-from manygp.cli import app
+from manygp.cli.commands import app
 from manygp.demo.rivals import Filling, low_rank, score, station_interpolation, station_mean
 
 pytest.importorskip("matplotlib")

@@ -101,10 +101,11 @@ def test_levels_of_an_index_are_predicted_at_as_they_were_fitted():
     long = model.predict_dist(index).to_frame()
     assert long["depth"].tolist() == np.tile([10, 20], 4).repeat(4).tolist()
     assert long["time"].dtype.kind == "M"
-    # No level passes for another, and numbers in order do.
+    # No level passes for another, and no number for a date.
     with pytest.raises(DataError, match="give them in that order"):
         model.predict(index.swaplevel())
-    assert model.predict(np.ones((2, 2))).shape == (2, 4)
+    with pytest.raises(DataError, match="Column 'time' of X holds numbers, but the model was fitted with dates"):
+        model.predict(np.ones((2, 2)))
 
 
 def test_a_fit_is_the_same_for_a_shuffled_mask():

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manygp import TLVMOGP, DataError
+from manygp import TLVMOGP, DataError, load
+from manygp.data import as_table
 
 from .conftest import TINY
 
@@ -76,3 +77,18 @@ def test_times_are_predicted_at_as_they_were_fitted():
         assert np.array_equal(model.predict(same), expected)
     xarray = pytest.importorskip("xarray")
     assert np.array_equal(model.predict(xarray.DataArray(times, dims="time")), expected)
+
+
+def test_inputs_of_another_kind_are_refused(tmp_path):
+    times = pd.date_range("2020-01-01", periods=8, tz="Asia/Tokyo")
+    frame = pd.DataFrame(Y, index=times, columns=["a", "b", "c"])
+    model = tiny().fit(None, frame)
+    model.save(tmp_path / "model")
+    for same in (model, load(tmp_path / "model")):
+        with pytest.raises(DataError, match="X holds dates, but the model was fitted with dates of a time zone"):
+            same.predict(times.tz_localize(None))
+        with pytest.raises(DataError, match="X holds numbers, but the model was fitted with dates"):
+            same.evaluate(np.arange(8.0)[:, None], Y)
+        assert same.evaluate(None, frame) == same.evaluate(as_table(None, frame)) == model.evaluate(times, Y)
+    with pytest.raises(DataError, match="X holds dates, but the model was fitted with numbers"):
+        tiny().fit(X, Y).predict(times.tz_localize(None))

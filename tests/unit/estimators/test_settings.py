@@ -80,7 +80,7 @@ def test_seeds_that_are_none(value):
 
 @pytest.mark.parametrize("value", ["gpu", "cuda:99", "meta", 1.5, None])
 def test_devices_that_are_not_there(value):
-    refused("device=.* cannot be used here: choose 'auto', 'cpu' or 'cuda'", device=value)
+    refused("device=.* cannot be used here: choose 'auto'", device=value)
 
 
 def test_more_inducing_points_than_cells():

@@ -21,3 +21,9 @@ def test_nothing_has_happened_yet():
     assert len(History()) == 0
     assert History().seconds == 0
     assert History().to_frame().empty
+
+
+def test_a_history_says_how_it_went():
+    records = [EpochRecord(i, -1000.0 * i, -8.0, 1.0, 1.0, 0.1, 0.5, 0.25) for i in range(1, 61)]
+    assert repr(History(records, "converged")) == "<History of 60 epochs in 15.0 s, converged: bound -60,000.0 nats>"
+    assert repr(History()) == "<History of no epoch>"
