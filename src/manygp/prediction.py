@@ -318,6 +318,7 @@ class Prediction:
 
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _map(self, function: Callable[..., Tensor], rows: int) -> FloatArray:
         """Apply a function to all cells; it returns (rows, b) for a chunk of b cells."""
@@ -326,6 +327,7 @@ class Prediction:
             result[:, cells] = function(mean, variance, outputs, mean[0], self._exposure_of(cells, mean)).cpu().numpy()
         return result.reshape(rows, *self.shape)
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _map_values(self, Y: Any, functions: Sequence[Callable[..., Tensor]]) -> list[FloatArray]:
         """Apply functions of (components, y) to the cells whose value is not NaN, in one pass."""

@@ -151,7 +151,9 @@ class GMOGP(TrainedEstimator):
         check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[SparseIndependentModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs)
         self._check_memory(table.num_outputs)
         likelihood, values = make_likelihood(self.likelihood, table.num_outputs), table
@@ -169,13 +171,13 @@ class GMOGP(TrainedEstimator):
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
         sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
-        model = self._restore(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
+        model = self._build(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
         attention = _attention(model)
         attention.similarity.copy_(cosine_similarity(values, scaling))
         if found is None:
-            nn.init.normal_(model.processes.Z)
-            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN)
-            nn.init.normal_(attention.bias)
+            nn.init.normal_(model.processes.Z, generator=generator)
+            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN, generator=generator)
+            nn.init.normal_(attention.bias, generator=generator)
         else:
             start_graphical(model, values, scaling, found, rng)
             # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
@@ -215,7 +217,7 @@ class GMOGP(TrainedEstimator):
         self, model: SparseIndependentModel, table: Table, scaling: Scaling, noise: float, rng: np.random.Generator
     ) -> None:
         if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(noise)
+            model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
             return
         _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
         model.likelihood.start_from(y, output)
