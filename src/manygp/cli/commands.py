@@ -14,8 +14,9 @@ from manygp.cli.terminal import one_sentence_errors, print_results, print_table,
 from manygp.data import Table
 from manygp.errors import SettingError
 from manygp.training import History
+from manygp.training.interrupts import ending_early
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="manygp",
@@ -55,11 +56,6 @@ _STOP_REASONS = {
     "start": "none of which improved on the start",
     "failed": "then the numbers failed; the best so far is kept",
 }
-
-
-def main() -> None:
-    """Entry point of the `manygp` command."""
-    app()
 
 
 def _show_version(asked: bool) -> None:
@@ -110,7 +106,7 @@ def fit(
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes.
     """
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.persistence import check_target
@@ -127,11 +123,13 @@ def fit(
         message = f"--out {out} cannot be made ({error.strerror}); name a folder that you may write to."
         raise SettingError(message) from error
     table = _read(data, "train", input_columns, output_column, value_column)
-    estimator = kind(**chosen).fit(table)
-    if estimator.history_.stop_reason == "interrupted":
-        remark("Interrupted: what was learnt so far is kept.")
-    remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
-    estimator.save(out)
+    # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
+    with ending_early(once=True):
+        estimator = kind(**chosen).fit(table)
+        if estimator.history_.stop_reason == "interrupted":
+            remark("Interrupted: what was learnt so far is kept.")
+        remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
+        estimator.save(out)
     remark(f"Saved to {out}.")
 
 

@@ -1,5 +1,6 @@
 """How the command line speaks: results to standard output, remarks and errors to standard error."""
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,8 +22,9 @@ P = ParamSpec("P")
 
 
 def remark(text: str) -> None:
-    """Say something beside the results."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+    """Say something beside the results, if there is still somebody to hear it."""
+    with contextlib.suppress(OSError):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
 
 
 def print_results(text: str) -> None:

@@ -16,23 +16,30 @@ _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if has
 
 
 @contextmanager
-def ending_early() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does: `KeyboardInterrupt`, unless the program handles or ignores them."""
+def ending_early(once: bool = False) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does: `KeyboardInterrupt`, unless the program handles or ignores them.
+
+    With `once`, the first of them and of Ctrl-C is the only one that counts within the block.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    came: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        came.append(number)
+        if len(came) == 1 or not once:
+            raise KeyboardInterrupt
 
-    replaced = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in replaced:
-        signal.signal(number, interrupt)
+    numbers = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
+    if once and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    handlers = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
