@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["Allotment", "TooLarge", "bytes_in_words", "total_memory"]
+from manygp.errors import SettingError
+
+__all__ = ["Allotment", "TooLarge", "bytes_in_words", "check_memory", "total_memory"]
 
 
 class TooLarge(Exception):
@@ -72,6 +74,16 @@ def total_memory(device: torch.device | None = None) -> float:
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return float("inf")
+
+
+def check_memory(what: str, num_bytes: float, device: torch.device | None = None) -> None:
+    """Refuse what needs more memory than the device has, the machine itself by default."""
+    total = total_memory(device)
+    if num_bytes > total:
+        raise SettingError(
+            f"{what} needs about {bytes_in_words(num_bytes)} of memory, and there are {bytes_in_words(total)} in all: "
+            "choose a smaller number."
+        )
 
 
 def bytes_in_words(num_bytes: float) -> str:

@@ -18,6 +18,7 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+from manygp.memory import check_memory
 
 if TYPE_CHECKING:
     import xarray
@@ -153,6 +154,9 @@ class Prediction:
             raise SettingError(f"sample({n!r}): the number of draws must be a whole number of at least 1.")
         if not _is_whole(random_state) or not 0 <= random_state < 2**63:
             raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1.")
+        cells = math.prod(self.shape)
+        # The draws themselves, and a few numbers for each of those of a chunk.
+        check_memory(f"sample({n})", 8.0 * n * (cells + 4 * min(cells, self._chunk_cells)))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
 
         def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:

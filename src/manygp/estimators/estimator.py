@@ -25,7 +25,7 @@ from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
 from manygp.estimators.encoding import check_names
 from manygp.estimators.scoring import ScoringMixin
-from manygp.estimators.settings import check_size, resolve_device
+from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.tables import given_table
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
@@ -200,6 +200,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             self._place(table, output_coordinates)
         check_names(table.output_names)
         _warn_of_gaps(table)
+        check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
             self._fit_table(table)
@@ -354,6 +355,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         device = next(self.model_.parameters()).device
         # A numpy integer may be too short for the products below.
         num_samples = int(self.num_samples)
+        check_sizes({"num_samples": num_samples}, device)
         predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """The G-MOGP estimator."""
 
 import logging
-import os
 from typing import Any
 
 import gpytorch
@@ -24,6 +23,7 @@ from manygp.estimators.settings import (
 from manygp.estimators.standardize import check_scaled, independent_scaling
 from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
 from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.memory import total_memory
 from manygp.models import evidence_lengthscales
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
 from manygp.models.guesses import check_support
@@ -197,7 +197,8 @@ class GMOGP(TrainedEstimator):
 
     def _check_memory(self, num_outputs: int) -> None:
         """Say what the P x P weights will take, and refuse what cannot fit."""
-        needed, available = attention_bytes(num_outputs, self.preset != "paper"), _total_memory(self.device)
+        needed = attention_bytes(num_outputs, self.preset != "paper")
+        available = total_memory(resolve_device(self.device))
         logger.info("the attention of %d outputs takes %.1f GB", num_outputs, needed / 1e9)
         if needed > _MEMORY_SHARE * available:
             raise SettingError(
@@ -258,14 +259,3 @@ def _attention(model: SparseIndependentModel) -> Attention:
     attention = model.processes.kernels.mixture
     assert isinstance(attention, Attention)
     return attention
-
-
-def _total_memory(device: Any) -> float:
-    """Bytes of memory of the device, infinite where that is not known."""
-    where = resolve_device(device)
-    if where.type == "cuda":
-        return float(torch.cuda.get_device_properties(where).total_memory)
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")

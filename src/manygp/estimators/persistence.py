@@ -42,6 +42,8 @@ def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
     check_target(folder, overwrite)
     manifest, tensors = _describe(estimator)
     try:
+        check_manifest(manifest, tensors)
+        check_scaling(_with_prefix(tensors, "scaling."), estimator.n_features_in_, estimator.n_outputs_)
         check_state(_build(estimator, manifest["sizes"], tensors), _with_prefix(tensors, "model."))
     except _DAMAGE as error:
         raise ModelFileError(f"This model could not be loaded again ({_first_line(error)}): fit it anew.") from error

@@ -13,6 +13,8 @@ from manygp.training import EpochRecord
 __all__ = ["check_manifest", "check_scaling", "check_state"]
 
 _LONGEST_TEXT = 10_000
+# Centres and scales whose squares are still numbers.
+_FARTHEST = 1e150
 _REQUIRED = ("format", "manygp", "estimator", "settings", "sizes", "seed", "flat", "output_names", "feature_names")
 _KNOWN = (*_REQUIRED, "history", "axes", "tensors", "sha256")
 # Sizes that are no counts: least and most.
@@ -52,8 +54,10 @@ def check_scaling(scaling: dict[str, Tensor], num_features: int, num_outputs: in
             _expect(
                 value.shape == (size,), f"scaling.{axis}_{part} has shape {tuple(value.shape)} instead of ({size},)"
             )
-            is_good = torch.isfinite(value) & ((value > 0) if part == "scale" else True)
-            _expect(bool(is_good.all()), f"scaling.{axis}_{part} holds a number out of range")
+            low, high = (1.0 / _FARTHEST, _FARTHEST) if part == "scale" else (-_FARTHEST, _FARTHEST)
+            _expect(
+                bool(((value >= low) & (value <= high)).all()), f"scaling.{axis}_{part} holds a number out of range"
+            )
 
 
 def check_state(model: nn.Module, state: dict[str, Tensor]) -> None:
@@ -98,7 +102,7 @@ def _check_axes(axes: Any) -> None:
         return
     _expect(isinstance(axes, dict) and axes.keys() <= {field.name for field in fields(Axes)}, "axes are not axes")
     for key, value in axes.items():
-        for name in [value] if key == "stacked" else value if isinstance(value, list) else [0]:
+        for name in [value] if key == "stacked" else value if isinstance(value, list | tuple) else [0]:
             _expect(isinstance(name, str) or (key == "stacked" and name is None), f"{key} of axes is no text")
 
 
