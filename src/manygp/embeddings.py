@@ -18,21 +18,28 @@ EMBEDDINGS = ("residual", "identity", "mlp")
 
 
 def make_embedding(
-    embedding: str | nn.Module, dim: int, num_blocks: int = 3, spectral_bound: float | None = 0.1
+    embedding: str | nn.Module,
+    dim: int,
+    num_blocks: int = 3,
+    spectral_bound: float | None = 0.1,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """An embedding of `dim` dimensional pairs, from its name or as a copy of the module given."""
+    """An embedding of `dim` dimensional pairs, from its name or as a copy of the module given.
+
+    Weights are drawn from the generator, or from one that is always the same.
+    """
     if isinstance(embedding, nn.Module):
         return copy.deepcopy(embedding).double()
     if embedding == "residual":
-        return Residual(dim, num_blocks, spectral_bound)
+        return Residual(dim, num_blocks, spectral_bound, generator)
     if embedding == "identity":
         return nn.Identity()
     if embedding == "mlp":
-        width = max(32, 2 * dim)
-        layers: list[nn.Module] = [nn.Linear(dim, width)]
+        width, generator = max(32, 2 * dim), generator or torch.Generator()
+        layers: list[nn.Module] = [_linear(dim, width, generator)]
         for _ in range(num_blocks - 1):
-            layers += [nn.ReLU(), nn.Linear(width, width)]
-        return nn.Sequential(*layers, nn.ReLU(), nn.Linear(width, dim)).double()
+            layers += [nn.ReLU(), _linear(width, width, generator)]
+        return nn.Sequential(*layers, nn.ReLU(), _linear(width, dim, generator))
     raise SettingError(f"embedding={embedding!r} is unknown: use one of {', '.join(EMBEDDINGS)}, or a torch.nn.Module.")
 
 
@@ -57,6 +64,18 @@ def embedding_dim(embedding: nn.Module, dim: int) -> int:
     return out.shape[1]
 
 
+def _linear(width: int, height: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer at torch's usual start, whatever the default dtype and the state of the global generator."""
+    layer = nn.utils.skip_init(nn.Linear, width, height, dtype=torch.float64)
+    weight, bias = torch.empty(height, width, dtype=torch.float32), torch.empty(height, dtype=torch.float32)
+    nn.init.kaiming_uniform_(weight, a=5**0.5, generator=generator)
+    nn.init.uniform_(bias, -(width**-0.5), width**-0.5, generator=generator)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    return layer
+
+
 class SpectralLinear(nn.Module):
     """Linear layer whose spectral norm is held at or below a bound by power iteration (algorithm 1).
 
@@ -67,12 +86,14 @@ class SpectralLinear(nn.Module):
     u: Tensor
     v: Tensor
 
-    def __init__(self, dim: int, bound: float | None):
+    def __init__(self, dim: int, bound: float | None, generator: torch.Generator | None = None):
         super().__init__()
-        linear = nn.Linear(dim, dim).double()
+        generator = generator or torch.Generator()
+        linear = _linear(dim, dim, generator)
         self.weight, self.bias, self.bound = linear.weight, linear.bias, bound
-        self.register_buffer("u", nn.functional.normalize(torch.randn(dim, dtype=torch.float64), dim=0))
-        self.register_buffer("v", nn.functional.normalize(torch.randn(dim, dtype=torch.float64), dim=0))
+        for name in ("u", "v"):
+            draw = torch.randn(dim, dtype=torch.float64, generator=generator)
+            self.register_buffer(name, nn.functional.normalize(draw, dim=0))
 
     @torch.no_grad()
     def iterate(self, num_iterations: int = 1) -> None:
@@ -106,12 +127,20 @@ class Residual(nn.Module):
         Number of residual blocks L.
     spectral_bound
         Upper bound c of every spectral norm; None leaves the weights free.
+    generator
+        Where the weights are drawn from; None is a generator that is always the same.
     """
 
-    def __init__(self, dim: int, num_blocks: int = 3, spectral_bound: float | None = 0.1):
+    def __init__(
+        self,
+        dim: int,
+        num_blocks: int = 3,
+        spectral_bound: float | None = 0.1,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
-        self.spectral_bound = spectral_bound
-        self.layers = nn.ModuleList(SpectralLinear(dim, spectral_bound) for _ in range(num_blocks))
+        self.spectral_bound, generator = spectral_bound, generator or torch.Generator()
+        self.layers = nn.ModuleList(SpectralLinear(dim, spectral_bound, generator) for _ in range(num_blocks))
         for layer in self._linear_layers():
             layer.iterate(20)
 

@@ -92,7 +92,8 @@ def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale
     """Set the lengthscales and the output scale of a named kernel; leave any other kernel as it is."""
     if is_fused(kernel):
         kernel.base_kernel.lengthscale = lengthscale
-        kernel.outputscale = outputscale
+        # A plain number would be rounded to the default dtype.
+        kernel.outputscale = torch.as_tensor(outputscale, dtype=torch.float64)
 
 
 def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]) -> Float[Tensor, "b m"]:

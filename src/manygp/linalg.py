@@ -72,7 +72,8 @@ def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tens
                 "diverged; lower learning_rate or check the data for extreme values."
             )
         level = max(10 * level, 1e-10)
-        if level > _MAX_RELATIVE_JITTER:
+        # A jitter that is NaN has no end.
+        if not level <= _MAX_RELATIVE_JITTER:
             raise NumericalError(
                 f"A covariance matrix of shape {tuple(A.shape)} is not positive definite even with a relative jitter "
                 f"of {_MAX_RELATIVE_JITTER}: use fewer inducing points or float64."

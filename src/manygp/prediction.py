@@ -18,6 +18,7 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+from manygp.memory import check_memory
 
 if TYPE_CHECKING:
     import xarray
@@ -162,6 +163,9 @@ class Prediction:
             raise SettingError(f"sample({n!r}): the number of draws must be a whole number of at least 1.")
         if not _is_whole(random_state) or not 0 <= random_state < 2**63:
             raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1.")
+        cells = math.prod(self.shape)
+        # The draws themselves, and a few numbers for each of those of a chunk.
+        check_memory(f"sample({n})", 8.0 * n * (cells + 4 * min(cells, self._chunk_cells)))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
 
         def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
@@ -332,6 +336,7 @@ class Prediction:
 
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _map(self, function: Callable[..., Tensor], rows: int) -> FloatArray:
         """Apply a function to all cells; it returns (rows, b) for a chunk of b cells."""
@@ -340,6 +345,7 @@ class Prediction:
             result[:, cells] = function(mean, variance, outputs, mean[0], self._exposure_of(cells, mean)).cpu().numpy()
         return result.reshape(rows, *self.shape)
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _map_values(self, Y: Any, functions: Sequence[Callable[..., Tensor]]) -> list[FloatArray]:
         """Apply functions of (components, y) to the cells whose value is not NaN, in one pass."""

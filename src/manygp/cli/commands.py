@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from manygp.cli.terminal import (
     print_results,
     print_table,
     remark,
-    signals_go_to,
 )
 
 if TYPE_CHECKING:
@@ -116,11 +114,12 @@ def fit(
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far; so do the signals of a closed terminal and of `kill`.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes.
     """
     from manygp.cli.settings import model_class, parse_settings
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.persistence import check_target
+    from manygp.training.interrupts import ending_early
 
     kind = model_class(model, ESTIMATORS)
     chosen = parse_settings(kind, settings or [])
@@ -129,10 +128,9 @@ def fit(
     check_target(out)
     check_place(out)
     table = _read(data, "train", input_columns, output_column, value_column)
-    with signals_go_to(signal.default_int_handler, "SIGTERM", "SIGHUP"):
+    # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
+    with ending_early(once=True):
         estimator = kind(**chosen).fit(table)
-    # Who asks twice for an end would lose what the first time has kept.
-    with signals_go_to(signal.SIG_IGN, "SIGINT", "SIGTERM", "SIGHUP"):
         if estimator.history_.stop_reason == "interrupted":
             remark("Interrupted: what was learnt so far is kept.")
         remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")

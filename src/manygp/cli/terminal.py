@@ -1,5 +1,6 @@
 """How the command line speaks: results to standard output, remarks and errors to standard error."""
 
+import contextlib
 import functools
 import signal
 import tempfile
@@ -17,14 +18,15 @@ from rich.table import Table
 
 from manygp.cli import BAD_INPUT, INTERRUPTED
 
-__all__ = ["check_place", "one_sentence_errors", "print_results", "print_table", "remark", "signals_go_to"]
+__all__ = ["check_place", "one_sentence_errors", "print_results", "print_table", "remark"]
 
 P = ParamSpec("P")
 
 
 def remark(text: str) -> None:
-    """Say something beside the results."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+    """Say something beside the results, if there is still somebody to hear it."""
+    with contextlib.suppress(OSError):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
 
 
 def print_results(text: str) -> None:
@@ -55,22 +57,6 @@ def check_place(path: Path) -> None:
     except OSError as error:
         message = f"--out {path} cannot be written ({error.strerror}); name a folder that you may write to."
         raise SettingError(message) from error
-
-
-@contextmanager
-def signals_go_to(handler: Any, *names: str) -> Iterator[None]:
-    """Hand signals, by name, to a handler for a while; those that are ignored, as under nohup, stay so."""
-    is_main = threading.current_thread() is threading.main_thread()
-    known = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in known}
-    heard = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
-    try:
-        for number in heard:
-            signal.signal(number, handler)
-        yield
-    finally:
-        for number, old in heard.items():
-            signal.signal(number, old)
 
 
 def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:

@@ -57,4 +57,4 @@ def load(path: str | Path, **modules: nn.Module | gpytorch.kernels.Kernel) -> Es
         If the model was fitted with a module of your own, one like it, such as `kernel=` or `embedding=`: its learned
         numbers are in the folder, its code is not.
     """
-    return load_estimator(Path(path), {cls.__name__: cls for cls in ESTIMATORS.values()}, modules)
+    return load_estimator(path, {cls.__name__: cls for cls in ESTIMATORS.values()}, modules)

@@ -44,6 +44,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
     coordinate_system: str
     model_: TransformedLatentModel
 
+    @torch.inference_mode(False)
     def predict_new_outputs(
         self,
         X: Any,
@@ -90,6 +91,8 @@ class AdaptiveEstimator(LatentVariableEstimator):
             new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
         return new.predict_dist(X, observation_noise=observation_noise, exposure=exposure)
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def adapt(
         self,
         X: Any,

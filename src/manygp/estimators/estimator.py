@@ -23,12 +23,15 @@ from manygp.data.labels import check_labels, input_frame, labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.encoding import check_names
 from manygp.estimators.scoring import ScoringMixin
-from manygp.estimators.settings import check_size
+from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.tables import given_table
 from manygp.likelihoods import Likelihood, Noiseless
+from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
 from manygp.training import History
+from manygp.training.interrupts import ending_early
 
 __all__ = ["Estimator"]
 
@@ -87,9 +90,31 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     def _restore(self, sizes: dict[str, Any]) -> nn.Module:
         """An untrained model of the sizes that `_sizes` told."""
 
+    def _build(self, sizes: dict[str, Any], *generator: torch.Generator) -> Any:
+        """An untrained model, unless it would not fit into memory, where training takes a few times as much."""
+        memory = total_memory(resolve_device(self.device))
+        try:
+            with Allotment(memory / 4):
+                return self._restore(sizes, *generator)
+        except TooLarge as error:
+            shown = ", ".join(f"{key}={value}" for key, value in sizes.items() if type(value) is int)
+            raise SettingError(
+                f"A {type(self).__name__} of {shown} has a part of {bytes_in_words(error.num_bytes)}, and there are "
+                f"{bytes_in_words(memory)} of memory in all: choose smaller sizes."
+            ) from error
+
     @abstractmethod
     def _sizes(self) -> dict[str, Any]:
         """What `_restore` needs to know of the fitted model, as plain numbers."""
+
+    def _kept_data(self) -> dict[str, FloatArray]:
+        """Data that are saved beside the model, by name, since predictions or users need them; a leaf may add some."""
+        return {"exposure": self.exposure_} if hasattr(self, "exposure_") else {}
+
+    def _keep_data(self, data: dict[str, FloatArray]) -> None:
+        """Take back what `_kept_data` gave."""
+        if "exposure" in data:
+            self.exposure_ = as_exposure(data["exposure"], len(data["exposure"]))
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -173,8 +198,12 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             table.exposure = as_exposure(exposure, table)
         if output_coordinates is not None:
             self._place(table, output_coordinates)
+        check_names(table.output_names)
         _warn_of_gaps(table)
-        self._fit_table(table)
+        check_sizes(self.get_params(deep=False), resolve_device(self.device))
+        # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
+        with torch.inference_mode(False), torch.enable_grad(), ending_early():
+            self._fit_table(table)
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure
@@ -286,10 +315,18 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         if hasattr(self, "latent_mean_"):
             data.varm[f"{key}_latent"] = self.latent_mean_[find_outputs(self.output_names_, names)]
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written.
 
         Settings are those of the fit, but for `num_samples`, which predictions take as it is now.
+
+        Parameters
+        ----------
+        path
+            The folder, made if there is none; links are followed.
+        overwrite
+            Whether to write into a folder that holds files of others, too, which stay as they are, and to replace a
+            `manygp.json` there that is not a model's.
         """
         from manygp.estimators.persistence import save
 
@@ -298,10 +335,11 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         fitted.num_samples = self.num_samples
         # Nothing is written that could not be loaded.
         fitted._check_settings()
-        save(fitted, Path(path))
+        save(fitted, path, overwrite)
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def _prediction(
         self,
         place: Callable[[IntArray], tuple[FloatArray, IntArray]],
@@ -317,6 +355,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         device = next(self.model_.parameters()).device
         # A numpy integer may be too short for the products below.
         num_samples = int(self.num_samples)
+        check_sizes({"num_samples": num_samples}, device)
         predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:

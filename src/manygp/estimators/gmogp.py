@@ -1,7 +1,6 @@
 """The G-MOGP estimator."""
 
 import logging
-import os
 from typing import Any
 
 import gpytorch
@@ -24,6 +23,7 @@ from manygp.estimators.settings import (
 from manygp.estimators.standardize import check_scaled, independent_scaling
 from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
 from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.memory import total_memory
 from manygp.models import evidence_lengthscales
 from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
 from manygp.models.guesses import check_support
@@ -151,7 +151,9 @@ class GMOGP(TrainedEstimator):
         check_likelihood(self.likelihood)
         check_choice("standardize", self.standardize, (True, False, "output", "global"))
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[SparseIndependentModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs)
         self._check_memory(table.num_outputs)
         likelihood, values = make_likelihood(self.likelihood, table.num_outputs), table
@@ -169,13 +171,13 @@ class GMOGP(TrainedEstimator):
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
         sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
-        model = self._restore(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
+        model = self._build(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
         attention = _attention(model)
         attention.similarity.copy_(cosine_similarity(values, scaling))
         if found is None:
-            nn.init.normal_(model.processes.Z)
-            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN)
-            nn.init.normal_(attention.bias)
+            nn.init.normal_(model.processes.Z, generator=generator)
+            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN, generator=generator)
+            nn.init.normal_(attention.bias, generator=generator)
         else:
             start_graphical(model, values, scaling, found, rng)
             # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
@@ -195,7 +197,8 @@ class GMOGP(TrainedEstimator):
 
     def _check_memory(self, num_outputs: int) -> None:
         """Say what the P x P weights will take, and refuse what cannot fit."""
-        needed, available = attention_bytes(num_outputs, self.preset != "paper"), _total_memory(self.device)
+        needed = attention_bytes(num_outputs, self.preset != "paper")
+        available = total_memory(resolve_device(self.device))
         logger.info("the attention of %d outputs takes %.1f GB", num_outputs, needed / 1e9)
         if needed > _MEMORY_SHARE * available:
             raise SettingError(
@@ -215,7 +218,7 @@ class GMOGP(TrainedEstimator):
         self, model: SparseIndependentModel, table: Table, scaling: Scaling, noise: float, rng: np.random.Generator
     ) -> None:
         if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(noise)
+            model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
             return
         _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
         model.likelihood.start_from(y, output)
@@ -256,14 +259,3 @@ def _attention(model: SparseIndependentModel) -> Attention:
     attention = model.processes.kernels.mixture
     assert isinstance(attention, Attention)
     return attention
-
-
-def _total_memory(device: Any) -> float:
-    """Bytes of memory of the device, infinite where that is not known."""
-    where = resolve_device(device)
-    if where.type == "cuda":
-        return float(torch.cuda.get_device_properties(where).total_memory)
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")

@@ -205,7 +205,7 @@ class IndGP(TrainedEstimator):
         columns = stack_columns(table, scaling)
         model = self._exact_model(columns).to(device)
         if self.preset == "paper":
-            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         hold_noise(model.likelihood, self.likelihood, scaling)
         if self.preset == "paper":
             climb = climb_evidence(model, *self._adam())
@@ -243,7 +243,9 @@ class IndGP(TrainedEstimator):
         standardize = one_scale(self.standardize, self.likelihood) if self.share_kernel else self.standardize
         return independent_scaling(standardize, self.preset, table, is_affine, rng)
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SparseIndependentModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
         check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
         likelihood, values = self._make_likelihood(table.num_outputs), table
@@ -259,7 +261,7 @@ class IndGP(TrainedEstimator):
             m = choose_num_points(table, scaling, found, table.num_outputs)
         elif m == "auto":
             m = min(_PAPER_NUM_INDUCING, table.num_inputs)
-        model = self._restore(
+        model = self._build(
             {
                 "num_features": table.num_features,
                 "num_outputs": table.num_outputs,
@@ -269,7 +271,7 @@ class IndGP(TrainedEstimator):
         )
         assert isinstance(model, SparseIndependentModel)
         if found is None:
-            nn.init.normal_(model.processes.Z)
+            nn.init.normal_(model.processes.Z, generator=generator)
         else:
             start_processes(model.processes, table, scaling, found, rng)
         self._start_likelihood(model, table, scaling, None if found is None else found.noise, rng)
@@ -284,7 +286,7 @@ class IndGP(TrainedEstimator):
         rng: np.random.Generator,
     ) -> None:
         if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2 if noise is None else noise)
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2 if noise is None else noise, dtype=torch.float64)
             return
         _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
         model.likelihood.start_from(y, output)

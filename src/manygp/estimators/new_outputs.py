@@ -59,6 +59,7 @@ class LatentVariableEstimator(TrainedEstimator):
 
     # -- predicting ----------------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def predict_new_outputs(
         self,
         X: Any,

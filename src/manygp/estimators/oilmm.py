@@ -192,22 +192,25 @@ class OILMM(TrainedEstimator):
     def _fit_table(self, table: Table) -> None:
         super()._fit_table(_as_grid(table))
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[OrthogonalMixingModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
-        return self._begin_at_prior(table) if self.preset == "paper" else self._begin_at_data(table, rng)
+        return self._begin_at_prior(table, generator) if self.preset == "paper" else self._begin_at_data(table, rng)
 
-    def _begin_at_prior(self, table: Table) -> tuple[OrthogonalMixingModel, Scaling]:
+    def _begin_at_prior(self, table: Table, generator: torch.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, is_affine=True)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         L = min(L, table.num_outputs)
-        model = self._restore(self._describe(table, L, m, self._projection(table, L)))
+        model = self._build(self._describe(table, L, m, self._projection(table, L)))
         assert isinstance(model.processes, InducingBatch)
-        nn.init.normal_(model.processes.Z)
-        noise = torch.tensor(_PAPER_NOISE_STD**2)
+        nn.init.normal_(model.processes.Z, generator=generator)
+        noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         basis = model.basis
-        basis.start(torch.randn_like(basis.weight), basis.S.detach(), noise.expand_as(basis.raw_noise))
+        weight = torch.randn(basis.weight.shape, dtype=torch.float64, generator=generator)
+        basis.start(weight, basis.S.detach(), noise.expand_as(basis.raw_noise))
         basis.seen.copy_(torch.as_tensor(table.count_per_output() > 0))
         basis.weight.requires_grad_(self.learn_basis is not False)
         model.likelihood.noise = noise
@@ -232,14 +235,14 @@ class OILMM(TrainedEstimator):
             is_affordable = projection != COUPLED and L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
             m = None if is_affordable else choose_num_points(table, choice.scaling, found)
         logger.info("num_latents=%d, num_inducing=%s, projection: %s", L, m, projection)
-        model = self._restore(self._describe(table, L, m, projection))
+        model = self._build(self._describe(table, L, m, projection))
         start_orthogonal(model, table, choice.scaling, found, factors, rng)
         enough = table.num_observed >= _CELLS_PER_WEIGHT * p * L
         learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
         model.basis.weight.requires_grad_(learn)
         if not learn and np.isfinite(choice.held_out_error):
             # A basis of so many numbers fits some of the noise: what it leaves of cells that it has not seen is honest.
-            model.likelihood.noise = torch.tensor(max(found.noise, choice.held_out_error))
+            model.likelihood.noise = torch.tensor(max(found.noise, choice.held_out_error), dtype=torch.float64)
             model.likelihood.requires_grad_(False)
         return model, choice.scaling
 

@@ -1,9 +1,5 @@
 """Fitted models as folders: numbers in safetensors, the rest in JSON. Loading runs no code from the folder."""
 
-import json
-import math
-import shutil
-import uuid
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +7,8 @@ from typing import Any
 
 import gpytorch
 import numpy as np
-import pandas as pd
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 
 from manygp._version import __version__
@@ -22,55 +16,44 @@ from manygp.data import Scaling
 from manygp.data.axes import Axes
 from manygp.data.names import checked_names
 from manygp.errors import ModelFileError, SettingError
+from manygp.estimators.encoding import decode_name, decode_setting, encode_name, encode_setting
 from manygp.estimators.estimator import Estimator
-from manygp.estimators.settings import resolve_device
+from manygp.estimators.folders import FORMAT, check_target, model_path, read_folder, write_folder
+from manygp.estimators.schema import check_manifest, check_scaling, check_state
+from manygp.estimators.settings import resolve_device, resolve_dtype, resolve_seed
+from manygp.memory import Allotment, TooLarge
 from manygp.training import EpochRecord, History
+from manygp.training.interrupts import held_back
 
 __all__ = ["check_target", "load_estimator", "save"]
 
-FORMAT = 1
-CONFIG, TENSORS = "manygp.json", "tensors.safetensors"
 # What a spoilt setting or size can end in.
-_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError)
+_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, TooLarge)
+# Building a model may take a few times the largest of its tensors, and so many operations for each of them.
+_SPARE_BYTES, _TIMES_LARGEST, _OPERATIONS = 2**22, 4, 500
 
 
-def save(estimator: Estimator, path: Path) -> None:
-    """Write a fitted estimator to a folder; an older model there is replaced only once the new one is complete."""
-    check_target(path)
-    config, tensors = _describe(estimator)
-    fresh = path.parent / f".{path.name}.{uuid.uuid4().hex}.new"
-    old = fresh.with_suffix(".old")
+def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
+    """Write a fitted estimator to a folder; an older model there is replaced only once the new one is complete.
+
+    Ctrl-C waits until all is written.
+    """
+    folder = model_path(path)
+    check_target(folder, overwrite)
+    manifest, tensors = _describe(estimator)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.mkdir()
-        save_file(tensors, fresh / TENSORS)
-        (fresh / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        if path.exists():
-            path.rename(old)
-        try:
-            fresh.rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-    except (OSError, SafetensorError) as error:
-        raise ModelFileError(
-            f"The model could not be written to {path} ({error}); nothing there was changed."
-        ) from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        check_manifest(manifest, tensors)
+        check_scaling(_with_prefix(tensors, "scaling."), estimator.n_features_in_, estimator.n_outputs_)
+        check_state(_build(estimator, manifest["sizes"], tensors), _with_prefix(tensors, "model."))
+    except _DAMAGE as error:
+        raise ModelFileError(f"This model could not be loaded again ({_first_line(error)}): fit it anew.") from error
+    with held_back():
+        write_folder(folder, manifest, as_bytes(tensors), overwrite)
 
 
-def check_target(path: Path) -> None:
-    """Refuse to write a model over anything but a model or an empty folder."""
-    is_model_folder = path.is_dir() and ((path / CONFIG).exists() or not any(path.iterdir()))
-    if path.exists() and not is_model_folder:
-        raise ModelFileError(f"{path} exists and is not a ManyGP model: choose another folder or remove it.")
-
-
+@torch.inference_mode(False)
 def load_estimator(
-    path: Path, estimators: dict[str, type[Estimator]], modules: dict[str, nn.Module | gpytorch.kernels.Kernel]
+    path: Any, estimators: dict[str, type[Estimator]], modules: dict[str, nn.Module | gpytorch.kernels.Kernel]
 ) -> Estimator:
     """Read an estimator from a folder.
 
@@ -83,27 +66,42 @@ def load_estimator(
     modules
         Modules of the user's own that the model was made with, by the name of the setting.
     """
-    config = _read_config(path)
-    name = config.get("estimator")
+    folder = model_path(path)
+    manifest, tensors = read_folder(folder)
+    name = manifest["estimator"]
     if not isinstance(name, str) or name not in estimators:
-        raise ModelFileError(f"{path} holds a model of the unknown kind {name!r}: known are {', '.join(estimators)}.")
+        known = ", ".join(estimators)
+        raise ModelFileError(f"{folder} holds a model of the unknown kind {str(name)[:40]!r}: known are {known}.")
     try:
-        tensors = load_file(path / TENSORS)
-        for key in modules:
-            if not isinstance(config["settings"].get(key), dict) or "module" not in config["settings"][key]:
-                raise ModelFileError(f"{path} was not fitted with a module of your own as {key}: leave {key}= out.")
-        settings = {key: _decode(key, value, tensors, modules, path) for key, value in config["settings"].items()}
-        estimator = estimators[name](**settings)
+        check_manifest(manifest, tensors)
+        estimator = estimators[name](**_settings(folder, manifest["settings"], tensors, modules))
         estimator._check_settings()
-        with torch.random.fork_rng(devices=[]):
-            model = estimator._restore(config["sizes"])
-        model.load_state_dict(_with_prefix(tensors, "model."))
-        _attach(estimator, model.train(False).to(_device_of(estimator)), config, tensors)
+        resolve_seed(estimator.random_state), resolve_dtype(estimator.dtype)
+        model, state = _build(estimator, manifest["sizes"], tensors), _with_prefix(tensors, "model.")
+        check_state(model, state)
+        model.load_state_dict(state)
+        _attach(estimator, model.train(False).to(_device_of(estimator)), manifest, tensors)
     except ModelFileError:
         raise
-    except (OSError, SafetensorError, *_DAMAGE) as error:
-        raise ModelFileError(f"{path} is damaged and cannot be loaded ({_first_line(error)}).") from error
+    except _DAMAGE as error:
+        raise ModelFileError(f"{folder} is damaged and cannot be loaded ({_first_line(error)}).") from error
     return estimator
+
+
+def _settings(
+    path: Path, settings: dict[str, Any], tensors: dict[str, Tensor], modules: dict[str, Any]
+) -> dict[str, Any]:
+    for key in modules:
+        if not isinstance(settings.get(key), dict) or "module" not in settings[key]:
+            raise ModelFileError(f"{path} was not fitted with a module of your own as {key}: leave {key}= out.")
+    return {key: decode_setting(key, value, tensors, modules, path) for key, value in settings.items()}
+
+
+def _build(estimator: Estimator, sizes: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+    """An untrained model, unless the sizes ask for more than the tensors that it is to have."""
+    largest = max((tensor.numel() * tensor.element_size() for tensor in tensors.values()), default=0)
+    with Allotment(_SPARE_BYTES + _TIMES_LARGEST * largest, _OPERATIONS * (10 + len(tensors))):
+        return estimator._restore(sizes)
 
 
 def _device_of(estimator: Estimator) -> torch.device:
@@ -120,22 +118,21 @@ def _device_of(estimator: Estimator) -> torch.device:
 
 
 def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {
-        f"model.{key}": value.detach().cpu().contiguous().clone()
-        for key, value in estimator.model_.state_dict().items()
-    }
-    tensors |= {f"scaling.{key}": torch.as_tensor(value).clone() for key, value in estimator.scaling_.arrays().items()}
-    if hasattr(estimator, "exposure_"):
-        tensors["exposure"] = torch.as_tensor(estimator.exposure_).clone()
-    config = {
+    tensors = {f"model.{key}": value for key, value in estimator.model_.state_dict().items()}
+    tensors |= {f"scaling.{key}": torch.as_tensor(value) for key, value in estimator.scaling_.arrays().items()}
+    tensors |= {f"data.{key}": torch.as_tensor(value) for key, value in estimator._kept_data().items()}
+    tensors = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    manifest = {
         "format": FORMAT,
         "manygp": __version__,
         "estimator": type(estimator).__name__,
-        "settings": {key: _encode(key, value, tensors) for key, value in estimator.get_params(deep=False).items()},
+        "settings": {
+            key: encode_setting(key, value, tensors) for key, value in estimator.get_params(deep=False).items()
+        },
         "sizes": estimator._sizes(),
         "seed": estimator._seed,
         "flat": estimator._flat_,
-        "output_names": [_encode_name(name) for name in estimator.output_names_],
+        "output_names": [encode_name(name) for name in estimator.output_names_],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])] or None,
         "axes": asdict(estimator._axes_),
         "history": {
@@ -143,104 +140,31 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "records": [asdict(record) for record in estimator.history_.records],
         },
     }
-    return config, tensors
+    return manifest, tensors
 
 
-def _attach(estimator: Estimator, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    scaling = {key: value.numpy() for key, value in _with_prefix(tensors, "scaling.").items()}
-    estimator.model_, estimator.scaling_ = model, Scaling.from_arrays(scaling)
-    history = config["history"]
+def _attach(estimator: Estimator, model: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    sizes, scaling, history = manifest["sizes"], _with_prefix(tensors, "scaling."), manifest["history"]
+    estimator.n_features_in_, estimator.n_outputs_ = sizes["num_features"], sizes["num_outputs"]
+    check_scaling(scaling, estimator.n_features_in_, estimator.n_outputs_)
+    estimator.model_ = model
+    estimator.scaling_ = Scaling.from_arrays({key: value.numpy() for key, value in scaling.items()})
     estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
     estimator._settings_ = estimator.get_params(deep=False)
-    estimator._seed, estimator._flat_ = int(config["seed"]), bool(config["flat"])
-    estimator.n_features_in_ = int(config["sizes"]["num_features"])
-    estimator.n_outputs_ = int(config["sizes"]["num_outputs"])
-    names = [_decode_name(name) for name in config["output_names"]]
+    estimator._seed, estimator._flat_ = manifest["seed"], manifest["flat"]
+    names = [decode_name(name) for name in manifest["output_names"]]
     estimator.output_names_ = checked_names(names, estimator.n_outputs_)
-    estimator._axes_ = Axes.from_plain(config.get("axes"))
-    if "exposure" in tensors:
-        estimator.exposure_ = tensors["exposure"].numpy()
-    if config["feature_names"] is not None:
-        estimator.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
+    estimator._axes_ = Axes.from_plain(manifest.get("axes"))
+    data = _with_prefix(tensors, "data.")
+    if manifest["format"] == 1 and "exposure" in tensors:
+        data["exposure"] = tensors["exposure"]
+    estimator._keep_data({key: value.numpy() for key, value in data.items()})
+    if manifest["feature_names"] is not None:
+        estimator.feature_names_in_ = np.asarray(manifest["feature_names"], dtype=object)
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise ModelFileError(f"{path} is not a folder: give the folder that save() wrote.")
-    try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-        version = config["format"]
-    except FileNotFoundError as error:
-        raise ModelFileError(f"{path} is not a ManyGP model: it has no {CONFIG}.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path / CONFIG} cannot be read ({_first_line(error)}).") from error
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelFileError(
-            f"{path} was written by ManyGP {config.get('manygp')} in format {version}, but this is {__version__} with "
-            f"format {FORMAT}: upgrade ManyGP to load it."
-        )
-    return config
-
-
-def _encode(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
-    """A setting as JSON; arrays go to the tensors, and of modules only the class is told."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else {"float": str(value)}
-    if isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, nn.Module):
-        return {"module": type(value).__name__}
-    if isinstance(value, np.random.RandomState | np.random.Generator):
-        return None
-    if isinstance(value, torch.dtype | torch.device):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, pd.DataFrame):
-        tensors[f"setting.{key}"] = torch.as_tensor(np.array(value, dtype=np.float64))
-        labels = {axis: [_encode_name(name) for name in getattr(value, axis)] for axis in ("index", "columns")}
-        return {"frame": f"setting.{key}", **labels}
-    if isinstance(value, tuple) and all(isinstance(part, int | np.integer) for part in value):
-        return _encode_name(value)
-    tensors[f"setting.{key}"] = torch.as_tensor(np.asarray(value, dtype=np.float64)).clone()
-    return {"tensor": f"setting.{key}"}
-
-
-def _decode(key: str, value: Any, tensors: dict[str, Tensor], modules: dict[str, Any], path: Path) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        return tensors[value["tensor"]].numpy()
-    if "tuple" in value:
-        return _decode_name(value)
-    if "frame" in value:
-        index, columns = ([_decode_name(name) for name in value[axis]] for axis in ("index", "columns"))
-        return pd.DataFrame(tensors[value["frame"]].numpy(), pd.Index(index, tupleize_cols=False), columns)
-    if "float" in value:
-        return float(value["float"])
-    if key not in modules:
-        raise ModelFileError(
-            f"{path} was fitted with {key}={value['module']}(...), a module of your own, whose code is not in the "
-            f"folder: pass one like it, manygp.load({str(path)!r}, {key}=...)."
-        )
-    return modules[key]
-
-
-def _encode_name(name: Any) -> Any:
-    """An output name as JSON; tuples become {"tuple": [...]}."""
-    if isinstance(name, tuple):
-        return {"tuple": [_encode_name(part) for part in name]}
-    if isinstance(name, np.generic):
-        name = name.item()
-    return name if name is None or isinstance(name, str | int | float | bool) else str(name)
-
-
-def _decode_name(name: Any) -> Any:
-    return tuple(_decode_name(part) for part in name["tuple"]) if isinstance(name, dict) else name
 
 
 def _first_line(error: Exception) -> str:

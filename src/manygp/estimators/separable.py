@@ -86,18 +86,20 @@ class SeparableEstimator(LatentVariableEstimator):
         check_positive("latent_prior_variance", self.latent_prior_variance)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[SeparableLatentModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[SeparableLatentModel, Scaling]:
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
         if table.exposure is not None:
             self._check_exposure(likelihood)
         if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood, rng)
+            return self._begin_at_prior(table, likelihood, rng, generator)
         return self._begin_at_data(table, likelihood, rng)
 
     def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
@@ -111,7 +113,7 @@ class SeparableEstimator(LatentVariableEstimator):
             _given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
             prior,
         )
-        start_separable_from_prior(model)
+        start_separable_from_prior(model, generator)
         return model, scaling
 
     def _begin_at_data(
@@ -167,7 +169,7 @@ class SeparableEstimator(LatentVariableEstimator):
     def _untrained(
         self, table: Table, latent_dim: int, latents: int, inputs: int, prior: PriorMeans | None
     ) -> SeparableLatentModel:
-        model = self._restore(
+        model = self._build(
             {
                 "num_features": table.num_features,
                 "num_outputs": table.num_outputs,

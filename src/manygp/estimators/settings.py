@@ -1,7 +1,7 @@
 """Checks of settings, made once, when a fit begins."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gpytorch
@@ -11,6 +11,7 @@ import torch
 from manygp.errors import SettingError
 from manygp.kernels import KERNELS
 from manygp.likelihoods import LIKELIHOODS, Likelihood
+from manygp.memory import check_memory
 
 __all__ = [
     "check_choice",
@@ -19,10 +20,25 @@ __all__ = [
     "check_likelihood",
     "check_positive",
     "check_size",
+    "check_sizes",
     "resolve_device",
     "resolve_dtype",
     "resolve_seed",
 ]
+
+# What sizes take about, in bytes, and by which power of them: covariances among inducing points and latent dimensions,
+# a module for each block and component, covariances for each latent process and kernel, some numbers for each draw.
+_BYTES = {
+    "latent_dim": (8, 2),
+    "num_inducing": (8, 2),
+    "num_inducing_latents": (8, 2),
+    "num_inducing_inputs": (8, 2),
+    "num_blocks": (100_000, 1),
+    "num_components": (100_000, 1),
+    "num_latents": (50_000, 1),
+    "num_kernels": (50_000, 1),
+    "num_samples": (4_000, 1),
+}
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any], other: str = "") -> None:
@@ -51,6 +67,14 @@ def check_size(name: str, value: Any, minimum: int = 1, automatic: Iterable[Any]
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         other = "".join(f" or {choice!r}" for choice in automatic)
         raise SettingError(f"{name}={value!r} is no valid size: use a whole number of at least {minimum}{other}.")
+
+
+def check_sizes(settings: Mapping[str, Any], device: torch.device) -> None:
+    """Refuse sizes that no memory could hold, before anything looks at the data."""
+    for name, (num_bytes, power) in _BYTES.items():
+        value = settings.get(name)
+        if isinstance(value, int | np.integer) and value > 0:
+            check_memory(f"{name}={value}", num_bytes * float(value) ** power, device)
 
 
 def check_inducing(num_inducing: Any, most: int, automatic: str = "or 'auto'", places: str = "inputs") -> None:

@@ -153,22 +153,26 @@ class SGPRN(TrainedEstimator):
         # The posterior knows every input, and is larger than a grid of them.
         super()._fit_table(table.to_grid() if isinstance(table, Cells) else table)
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[RegressionNetwork, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[RegressionNetwork, Scaling]:
         assert isinstance(table, Grid)
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
             check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
         if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood)
+            return self._begin_at_prior(table, likelihood, generator)
         return self._begin_at_data(table, likelihood, rng)
 
-    def _begin_at_prior(self, table: Grid, likelihood: Likelihood) -> tuple[RegressionNetwork, Scaling]:
+    def _begin_at_prior(
+        self, table: Grid, likelihood: Likelihood, generator: torch.Generator
+    ) -> tuple[RegressionNetwork, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         L: Any = _PAPER_NUM_LATENTS if self.num_latents == "auto" else self.num_latents
         model = self._make(table, scaling, L)
-        start_network_from_prior(model, _PAPER_NOISE_STD)
+        start_network_from_prior(model, _PAPER_NOISE_STD, generator)
         return model, scaling
 
     def _begin_at_data(
@@ -216,7 +220,7 @@ class SGPRN(TrainedEstimator):
                 f"{n} inputs, {p} outputs and num_latents={L} make a posterior of {numbers:.2g} numbers, but SGPRN "
                 f"stops at {_MAX_NUMBERS:.2g}: use fewer latents, or SVLMC, which has inducing points."
             )
-        model = self._restore(sizes)
+        model = self._build(sizes)
         model.inputs.copy_(torch.as_tensor(scaling.scale_x(table.X)))
         return model
 

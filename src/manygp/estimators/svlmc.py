@@ -144,26 +144,30 @@ class SVLMC(TrainedEstimator):
         check_choice("mixing_posterior", self.mixing_posterior, ("auto", *MIXING_POSTERIORS))
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[LinearMixingModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[LinearMixingModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs)
         likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
             check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
         if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood)
+            return self._begin_at_prior(table, likelihood, generator)
         return self._begin_at_data(table, likelihood, rng)
 
-    def _begin_at_prior(self, table: Table, likelihood: Likelihood) -> tuple[LinearMixingModel, Scaling]:
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, generator: torch.Generator
+    ) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
         L = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         model = self._untrained(table, L, m)
-        nn.init.normal_(model.processes.Z)
-        nn.init.normal_(model.mixing.mean)
+        nn.init.normal_(model.processes.Z, generator=generator)
+        nn.init.normal_(model.mixing.mean, generator=generator)
         if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2)
+            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         return model, scaling
 
     def _begin_at_data(
@@ -194,7 +198,7 @@ class SVLMC(TrainedEstimator):
         return model, scaling
 
     def _untrained(self, table: Table, num_latents: Any, num_inducing: Any) -> LinearMixingModel:
-        return self._restore(
+        return self._build(
             {
                 "num_features": table.num_features,
                 "num_outputs": table.num_outputs,

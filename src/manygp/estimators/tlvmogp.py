@@ -241,7 +241,9 @@ class TLVMOGP(AdaptiveEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[TransformedLatentModel, Scaling]:
+    def _begin(
+        self, table: Table, rng: np.random.Generator, generator: torch.Generator
+    ) -> tuple[TransformedLatentModel, Scaling]:
         check_inducing(self.num_inducing, table.num_observed, places="observed cells")
         likelihood = self._likelihood_for(table, rng)
         check_support(likelihood, table)
@@ -249,7 +251,7 @@ class TLVMOGP(AdaptiveEstimator):
             self._check_exposure(likelihood)
         check_scaled(self.standardize, likelihood)
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
-        return begin(self, table, likelihood, rng)
+        return begin(self, table, likelihood, rng, generator)
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
         if not self._uses_neighbors(table):
@@ -358,6 +360,7 @@ class TLVMOGP(AdaptiveEstimator):
         num_inducing: Any,
         prior: PriorMeans | None,
         has_trend: bool,
+        generator: torch.Generator,
     ) -> TransformedLatentModel:
         sizes = {
             "num_features": table.num_features,
@@ -370,11 +373,11 @@ class TLVMOGP(AdaptiveEstimator):
             "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
             **self._chosen_likelihood(likelihood),
         }
-        model = self._restore(sizes)
+        model = self._build(sizes, generator)
         if prior is not None:
             prior.set(model.latents)
         if table.coordinates is not None:
-            place_outputs(model, torch.as_tensor(table.coordinates.features))
+            place_outputs(model, torch.as_tensor(table.coordinates.features), generator)
         return model
 
     def _work(self, model: TransformedLatentModel, cells: float) -> float:
@@ -387,11 +390,11 @@ class TLVMOGP(AdaptiveEstimator):
         work = _WORK_PER_DIMENSION * len(model.units) * cells
         return min(max(work, _LEAST_WORK), _MOST_WORK)
 
-    def _restore(self, sizes: dict[str, Any]) -> TransformedLatentModel:
+    def _restore(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> TransformedLatentModel:
         paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
         dim = sizes["num_features"] + h
         bound: Any = sizes["spectral_bound"] if self.spectral_bound == "auto" else self.spectral_bound
-        embedding = make_embedding(self.embedding, dim, self.num_blocks, bound)
+        embedding = make_embedding(self.embedding, dim, self.num_blocks, bound, generator)
         e = embedding_dim(embedding, dim)
         posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
         likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])

@@ -49,7 +49,7 @@ _PLACED_NOISE, _SPARE = 1e-6, 1.15
 
 
 def begin_at_prior(
-    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator
+    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
 ) -> tuple[TransformedLatentModel, Scaling]:
     """A model and scaling after the published procedure."""
     scaling = published_scaling(settings.standardize, table, likelihood.is_affine)
@@ -60,13 +60,13 @@ def begin_at_prior(
     latent_dim = default if is_open else settings.latent_dim
     automatic = min(_PAPER["num_inducing"], table.num_observed)
     num_inducing = automatic if settings.num_inducing == "auto" else settings.num_inducing
-    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, settings.trend is True)
-    start_from_prior(model)
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, settings.trend is True, generator)
+    start_from_prior(model, generator)
     return model, scaling
 
 
 def begin_at_data(
-    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator
+    settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
 ) -> tuple[TransformedLatentModel, Scaling]:
     """A model and scaling with all that is not given chosen from the data, or from guesses of f behind counts."""
     values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
@@ -98,8 +98,8 @@ def begin_at_data(
         *(latent_dim, num_inducing, choice.kind, likelihood_name(likelihood)),
     )
     has_trend = settings.trend is True or slopes is not None
-    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, has_trend)
-    start_from_data(model, values, scaling, found, factors, rng)
+    model = settings._untrained(table, likelihood, latent_dim, num_inducing, prior, has_trend, generator)
+    start_from_data(model, values, scaling, found, factors, rng, generator)
     if not is_placed and coarsen(model, values, scaling, rng):
         logger.info(
             "%d inducing points leave far more open than the noise: a smoother start, by the bound", num_inducing

@@ -90,8 +90,8 @@ class TrainedEstimator(Estimator):
     _paper_epochs, _paper_learning_rate, _paper_frozen_share = 1000, 0.01, 0.0
 
     @abstractmethod
-    def _begin(self, table: Table, rng: np.random.Generator) -> tuple[Any, Scaling]:
-        """A model at its start, and the scaling of the table; torch's own generator is seeded.
+    def _begin(self, table: Table, rng: np.random.Generator, generator: torch.Generator) -> tuple[Any, Scaling]:
+        """A model at its start, and the scaling of the table; numpy and torch draw from these two alone.
 
         Whatever the noise is here, one that the user has fixed is put in its place afterwards.
         """
@@ -119,10 +119,7 @@ class TrainedEstimator(Estimator):
         seed = resolve_seed(self.random_state)
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         rng = np.random.default_rng(seed)
-        with torch.random.fork_rng(devices=[]):
-            # Seeding all of torch would reach generators of GPUs, which are the user's.
-            torch.default_generator.manual_seed(seed)
-            model, scaling = self._begin(table, rng)
+        model, scaling = self._begin(table, rng, torch.Generator().manual_seed(seed))
         hold_noise(model.likelihood, self.likelihood, scaling)
         model.to(device)
         history = self._train(model, table, scaling, dtype, device, seed)

@@ -44,7 +44,10 @@ class Gaussian(Likelihood):
         learn_noise: bool = True,
     ):
         super().__init__()
-        self.constraint = GreaterThan(_LEAST_NOISE if learn_noise else _LEAST_FIXED)
+        floor = _LEAST_NOISE if learn_noise else _LEAST_FIXED
+        self.constraint = GreaterThan(floor).double()
+        # GPyTorch has rounded it to the default dtype.
+        self.constraint.lower_bound.fill_(floor)
         zeros = torch.zeros(num_outputs if per_output else 1, dtype=torch.float64)
         self.raw_noise = nn.Parameter(zeros, requires_grad=learn_noise)
         if per_output:

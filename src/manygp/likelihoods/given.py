@@ -1,6 +1,7 @@
 """Likelihoods of GPyTorch, as a user has them."""
 
 import copy
+import threading
 
 import gpytorch
 import torch
@@ -15,6 +16,7 @@ __all__ = ["Given"]
 
 # Where f is looked for by its mean, and how often the range is halved.
 _RANGE, _HALVINGS = 20.0, 50
+_GLOBAL_GENERATOR = threading.Lock()
 
 
 class Given(Likelihood):
@@ -75,8 +77,8 @@ class Given(Likelihood):
 
     def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        # Distributions draw from the global generator only.
-        with torch.random.fork_rng(devices=[f.device] if f.is_cuda else []):
+        # Distributions draw from the global generator only, which is one for all threads.
+        with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[f.device] if f.is_cuda else []):
             # Seeding all of torch would reach generators of the user's that are not put back.
             own = torch.cuda.default_generators[f.get_device()] if f.is_cuda else torch.default_generator
             own.manual_seed(seed)

@@ -81,7 +81,7 @@ class _Search:
         # The linear part of the covariance over latents, σ² / u², stays as large as it was.
         lengthscale[self.num_features :] *= 2.0 ** (-curved / 2)
         rescale_kernel(self.gp.kernel, lengthscale, self.outputscale * 2.0**-curved)
-        self.likelihood.noise = torch.tensor(self.noise * 2.0**noisier)
+        self.likelihood.noise = torch.tensor(self.noise * 2.0**noisier, dtype=torch.float64)
         if (longer, curved) not in self.points:
             self.points[longer, curved] = greedy_inducing(self.gp.kernel, self.e, len(self.gp.Z))
         self.gp.Z.copy_(self.points[longer, curved])

@@ -43,11 +43,12 @@ def with_coordinates(model: TransformedLatentModel, coordinates: CoordinateMap) 
 
 
 @torch.no_grad()
-def place_outputs(model: TransformedLatentModel, features: Float[Tensor, "p f"]) -> None:
+def place_outputs(model: TransformedLatentModel, features: Float[Tensor, "p f"], generator: torch.Generator) -> None:
     """Say where the outputs are, and let latents begin as some smooth functions of that."""
     assert model.coordinates is not None
     model.coordinates.features.copy_(features)
-    mean = torch.tanh(features @ torch.randn(features.shape[1], model.latents.dim, dtype=features.dtype))
+    weight = torch.randn(features.shape[1], model.latents.dim, dtype=features.dtype, generator=generator)
+    mean = torch.tanh(features @ weight)
     model.latents.mean.copy_((mean - mean.mean(0)) / mean.std(0, unbiased=False).clamp(min=1e-6))
     model.latents.set_variance(min(0.01, model.latents.prior_variance))
 

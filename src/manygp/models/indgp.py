@@ -245,9 +245,9 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
 
     def start(factor: float, noise: float) -> Tensor:
         lengthscale = torch.as_tensor(factor * found.lengthscale).to(model.y)
-        kernels.rescale(lengthscale.unsqueeze(0), torch.full((1,), found.signal).to(model.y))
+        kernels.rescale(lengthscale.unsqueeze(0), torch.full((1,), found.signal, dtype=torch.float64).to(model.y))
         if not likelihood.is_fixed:
-            likelihood.noise = torch.tensor(noise)
+            likelihood.noise = torch.tensor(noise, dtype=torch.float64)
         return model.parameter_rows()
 
     def search(begin: Tensor, center: Tensor, spread: Tensor | float, most: int = max_evaluations) -> Minimum:

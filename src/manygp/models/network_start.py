@@ -76,9 +76,9 @@ def start_network(
 
 
 @torch.no_grad()
-def start_network_from_prior(model: RegressionNetwork, noise_std: float) -> None:
+def start_network_from_prior(model: RegressionNetwork, noise_std: float, generator: torch.Generator) -> None:
     """Posterior covariances at the prior, means standard normal draws: at zero nothing would ever pull them away."""
-    nn.init.normal_(model.latents.mean)
-    nn.init.normal_(model.weights.mean)
+    nn.init.normal_(model.latents.mean, generator=generator)
+    nn.init.normal_(model.weights.mean, generator=generator)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise_std**2)
+        model.likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)

@@ -43,7 +43,8 @@ class Basis(nn.Module):
         self.weight = nn.Parameter(torch.eye(num_outputs, num_latents, dtype=torch.float64))
         self.raw_scale = nn.Parameter(torch.zeros(num_latents, dtype=torch.float64))
         self.raw_noise = nn.Parameter(torch.zeros(num_latents, dtype=torch.float64))
-        self.constraint = Positive(transform=torch.exp, inv_transform=torch.log) if log_parameters else Positive()
+        positive = Positive(transform=torch.exp, inv_transform=torch.log) if log_parameters else Positive()
+        self.constraint = positive.double()
         # Which outputs have observations; of the others nothing is known.
         self.register_buffer("seen", torch.ones(num_outputs, dtype=torch.bool))
 

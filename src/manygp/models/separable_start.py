@@ -49,12 +49,12 @@ def choose_inducing_sizes(
 
 
 @torch.no_grad()
-def start_separable_from_prior(model: SeparableLatentModel, noise_std: float = 0.1) -> None:
+def start_separable_from_prior(model: SeparableLatentModel, generator: torch.Generator, noise_std: float = 0.1) -> None:
     """The published start: latents at their prior, inducing points standard normal, kernels at softplus(0)."""
-    nn.init.normal_(model.Z_X)
-    nn.init.normal_(model.Z_H)
+    nn.init.normal_(model.Z_X, generator=generator)
+    nn.init.normal_(model.Z_H, generator=generator)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise_std**2)
+        model.likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _place_latents(model: SeparableLatentModel, rng: np.random.Generator) -> Non
     if len(means) > _CANDIDATES:
         means = means[torch.as_tensor(rng.choice(len(means), _CANDIDATES, replace=False))]
     candidates = _at_least(means, j, 0.5, rng)
-    spread = candidates.std(0).clamp(min=1e-3) if len(candidates) > 1 else torch.ones(Q * h)
+    spread = candidates.std(0).clamp(min=1e-3) if len(candidates) > 1 else torch.ones(Q * h).to(candidates)
     together = make_kernel("rbf", Q * h)
     rescale_kernel(together, 4.0 * spread, 1.0)
     model.Z_H.copy_(greedy_inducing(together, candidates, j).view(j, Q, h).transpose(0, 1))
@@ -280,7 +280,7 @@ def _settle(model: SeparableLatentModel, batch: CellBatch, noise: float, rounds:
     Few inducing points leave more unexplained than the factors do, and all that counts as noise.
     """
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE))
+        model.likelihood.noise = torch.tensor(max(noise, _MIN_NOISE), dtype=torch.float64)
     assert isinstance(model.posterior, NaturalKronecker)
     model.posterior.mean.zero_()
     for _ in range(rounds):

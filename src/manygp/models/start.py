@@ -229,11 +229,11 @@ def find_noise_spread(table: Table, scaling: Scaling, factors: Factorisation | N
 
 
 @torch.no_grad()
-def start_from_prior(model: TransformedLatentModel, noise_std: float = 0.01) -> None:
+def start_from_prior(model: TransformedLatentModel, generator: torch.Generator, noise_std: float = 0.01) -> None:
     """The published start: latents at their prior, Z standard normal, kernel parameters at softplus(0)."""
-    nn.init.normal_(model.gp.Z)
+    nn.init.normal_(model.gp.Z, generator=generator)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise_std**2)
+        model.likelihood.noise = torch.tensor(noise_std**2, dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -244,6 +244,7 @@ def start_from_data(
     found: Lengthscales,
     factors: Factorisation | None,
     rng: np.random.Generator,
+    generator: torch.Generator,
 ) -> None:
     """Start in lengthscale units, with latents and noise from a factorisation and Z from embedded cells.
 
@@ -258,8 +259,8 @@ def start_from_data(
     factors
         A factorisation whose loadings become the latent vectors; None if there is none, and for latents with a prior
         mean, which start there.
-    rng
-        Source of randomness.
+    rng, generator
+        Sources of randomness.
     """
     d = table.num_features
     model.units[:d] = torch.as_tensor(found.lengthscale)
@@ -273,15 +274,15 @@ def start_from_data(
         # Latents with a meaning of their own vary over their spread.
         model.units[d:] = model.latents.prior_mean.std(0).clamp(min=model.latents.prior_variance**0.5)
     else:
-        nn.init.normal_(model.latents.mean)
+        nn.init.normal_(model.latents.mean, generator=generator)
         model.latents.set_variance(min(0.01, model.latents.prior_variance))
-    lengthscale = torch.ones(model.gp.Z.shape[1])
+    lengthscale = torch.ones(model.gp.Z.shape[1], dtype=torch.float64)
     if len(lengthscale) == len(model.units):
         # The embedding starts near the identity, so its last dimensions are the latents.
         lengthscale[d:] = latent_lengthscale
     rescale_kernel(model.gp.kernel, lengthscale, outputscale)
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise)
+        model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
         # What jitter adds to variances of f should not exceed the noise.
         model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
     for term in model.terms:

@@ -2,6 +2,7 @@
 
 import sys
 from importlib.util import find_spec
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
@@ -56,10 +57,13 @@ class _Bar:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
+        # A terminal that was closed is no reason to lose a fit.
+        with suppress(OSError):
+            self.bar.stop()
 
     def update(self, epoch: int, total: int, bound_per_cell: float) -> None:
-        self.bar.update(self.task, completed=epoch, total=total, bound=f"{bound_per_cell:.4f}")
+        with suppress(OSError):
+            self.bar.update(self.task, completed=epoch, total=total, bound=f"{bound_per_cell:.4f}")
 
 
 def make_progress(progress: bool | str) -> Progress:

@@ -1,5 +1,8 @@
 """Ctrl-C during a fit keeps what was learnt, and nothing long follows that a second one would spoil."""
 
+import signal
+import threading
+
 import numpy as np
 import pytest
 
@@ -24,6 +27,51 @@ class Interrupting:
 
     def update(self, epoch, total, bound_per_cell):
         raise KeyboardInterrupt
+
+
+class Sending(Interrupting):
+    """A progress bar during which the system sends a signal."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def update(self, epoch, total, bound_per_cell):
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", [manygp.TLVMOGP, manygp.SVLMC])
+def test_what_ends_a_program_ends_a_fit_and_keeps_it(field, monkeypatch, number, kind):
+    before = signal.getsignal(number)
+    monkeypatch.setattr(trained, "make_progress", lambda progress: Sending(number))
+    model = kind(num_inducing=8, **QUIET).fit(X, field[1])
+    assert model.history_.stop_reason == "interrupted"
+    assert len(model.history_) == 1
+    assert np.isfinite(model.predict(X)).all()
+    assert signal.getsignal(number) is before
+
+
+def test_handlers_of_the_program_stay(field, monkeypatch):
+    came = []
+    monkeypatch.setattr(trained, "make_progress", lambda progress: Sending(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append(1))
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        model = manygp.TLVMOGP(**TINY).fit(X, field[1])
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, ignored)
+    assert model.history_.stop_reason == "epochs"
+    assert len(came) == len(model.history_)
+
+
+def test_fits_in_other_threads_leave_signals_alone(field):
+    models = []
+    other = threading.Thread(target=lambda: models.append(manygp.TLVMOGP(**TINY).fit(X, field[1])))
+    other.start()
+    other.join()
+    assert models[0].history_.stop_reason == "epochs"
 
 
 def refuse(*_, **__):

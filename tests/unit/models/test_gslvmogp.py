@@ -95,7 +95,7 @@ def test_the_start_explains_most_before_any_training(rng, estimator):
     mean, _ = model.predictor(4, 0)(x, torch.as_tensor(output))
     residual = scaling.scale_y(y, output) - mean.mean(0).numpy()
     assert np.mean(residual**2) < 0.03
-    start_separable_from_prior(model)
+    start_separable_from_prior(model, torch.Generator())
     assert_close(model.likelihood.noise, torch.tensor([0.01]))
 
 

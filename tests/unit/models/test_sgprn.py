@@ -80,7 +80,7 @@ def test_it_begins_without_a_factorisation(rng):
 
 def test_the_published_start(rng):
     model = make_model(worlds.random_grid(rng, 30, 20, 1), 3, natural=False)
-    start_network_from_prior(model, 0.1)
+    start_network_from_prior(model, 0.1, torch.Generator())
     assert 0.9 < model.weights.mean.std() < 1.1
     assert model.latents.mean.std() > 0.5
     assert_close(model.likelihood.noise, [0.01], EXACT_GP)

@@ -1,0 +1,131 @@
+"""What a manifest may say: every field has a kind and a range, and sizes are those of the tensors beside it."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from manygp.data.axes import Axes
+from manygp.training import EpochRecord
+
+__all__ = ["check_manifest", "check_scaling", "check_state"]
+
+_LONGEST_TEXT = 10_000
+# Centres and scales whose squares are still numbers.
+_FARTHEST = 1e150
+_REQUIRED = ("format", "manygp", "estimator", "settings", "sizes", "seed", "flat", "output_names", "feature_names")
+_KNOWN = (*_REQUIRED, "history", "axes", "tensors", "sha256")
+# Sizes that are no counts: least and most.
+_RANGES = {"jitter": (0.0, 1e-2), "linear_share": (0.0, 1.0), "spectral_bound": (0.0, 1e6)}
+
+
+def check_manifest(manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse a manifest with a field that is missing, unknown, of the wrong kind or out of range."""
+    for key in manifest:
+        _expect(key in _KNOWN, f"{key[:40]!r} is unknown")
+    for key in (*_REQUIRED, "history"):
+        _expect(key in manifest, f"{key!r} is missing")
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    _expect(isinstance(manifest["settings"], dict), "settings are no object")
+    _expect(isinstance(manifest["sizes"], dict), "sizes are no object")
+    for key, value in manifest["sizes"].items():
+        _check_size(key, value, numbers)
+    sizes = {key: manifest["sizes"].get(key) for key in ("num_features", "num_outputs")}
+    _expect(all(type(size) is int and size > 0 for size in sizes.values()), "num_features or num_outputs is missing")
+    _expect(type(manifest["seed"]) is int and 0 <= manifest["seed"] < 2**63, "the seed is out of range")
+    _expect(type(manifest["flat"]) is bool, "flat is neither true nor false")
+    _check_length("output_names", manifest["output_names"], sizes["num_outputs"])
+    if manifest["feature_names"] is not None:
+        _check_length("feature_names", manifest["feature_names"], sizes["num_features"])
+        _expect(all(isinstance(name, str) for name in manifest["feature_names"]), "feature_names are not all text")
+    _check_axes(manifest.get("axes"))
+    _check_history(manifest["history"])
+
+
+def check_scaling(scaling: dict[str, Tensor], num_features: int, num_outputs: int) -> None:
+    """Refuse centres and scales that are not one positive number for each feature and output."""
+    for axis, size in (("x", num_features), ("y", num_outputs)):
+        for part in ("center", "scale"):
+            value = scaling.get(f"{axis}_{part}")
+            _expect(value is not None and value.dtype == torch.float64, f"scaling.{axis}_{part} is missing")
+            assert value is not None
+            _expect(
+                value.shape == (size,), f"scaling.{axis}_{part} has shape {tuple(value.shape)} instead of ({size},)"
+            )
+            low, high = (1.0 / _FARTHEST, _FARTHEST) if part == "scale" else (-_FARTHEST, _FARTHEST)
+            _expect(
+                bool(((value >= low) & (value <= high)).all()), f"scaling.{axis}_{part} holds a number out of range"
+            )
+
+
+def check_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not those of a model: other names, shapes or kinds, or numbers that are not finite.
+
+    Infinite by meaning is what the model, as it was built, has infinite too: the end of an open interval.
+    """
+    expected = model.state_dict()
+    for name in sorted(expected.keys() ^ state.keys()):
+        raise ValueError(f"tensor {name} is {'missing' if name in expected else 'unknown'}")
+    for name, value in state.items():
+        own = expected[name]
+        if own.shape != value.shape or _kind(own) != _kind(value):
+            kinds = (f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in (value, own))
+            raise ValueError("tensor {} is {} instead of {}".format(name, *kinds))
+        if value.is_floating_point() and not bool((torch.isfinite(value) | (value == own.to(value.device))).all()):
+            raise ValueError(f"tensor {name} holds a number that is not finite")
+
+
+def _kind(tensor: Tensor) -> object:
+    """What kind of numbers a tensor holds; real numbers of any precision are one kind."""
+    return tensor.is_floating_point() or tensor.dtype
+
+
+def _check_size(key: str, value: Any, numbers: int) -> None:
+    """Counts are at most as large as the file of tensors; what is no count has a range, or is a plain value."""
+    if key in _RANGES:
+        low, high = _RANGES[key]
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        _expect(value is None or (is_number and low <= value <= high), f"{key}={str(value)[:20]} is out of range")
+    elif type(value) is int:
+        _expect(0 <= value <= numbers, f"{key}={str(value)[:20]}, but there are {numbers} numbers")
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_size("", part, numbers)
+    elif isinstance(value, str):
+        _check_text(key, value)
+
+
+def _check_axes(axes: Any) -> None:
+    if axes is None:
+        return
+    _expect(isinstance(axes, dict) and axes.keys() <= {field.name for field in fields(Axes)}, "axes are not axes")
+    for key, value in axes.items():
+        for name in [value] if key == "stacked" else value if isinstance(value, list | tuple) else [0]:
+            _expect(isinstance(name, str) or (key == "stacked" and name is None), f"{key} of axes is no text")
+
+
+def _check_history(history: Any) -> None:
+    _expect(isinstance(history, dict) and set(history) == {"stop_reason", "records"}, "history is no history")
+    _check_text("stop_reason", history["stop_reason"])
+    _expect(isinstance(history["records"], list), "records are no list")
+    names = {field.name for field in fields(EpochRecord)}
+    for record in history["records"]:
+        _expect(isinstance(record, dict) and set(record) == names, "a record of the history is none")
+        _expect(all(isinstance(value, int | float) for value in record.values()), "a record holds what is no number")
+        _expect(type(record["epoch"]) is int and record["epoch"] >= 0, "an epoch is no number")
+
+
+def _check_length(key: str, value: Any, length: Any) -> None:
+    _expect(isinstance(value, list) and len(value) == length, f"{key} are not {length}")
+
+
+def _check_text(key: str, value: Any) -> None:
+    is_short = isinstance(value, str) and len(value) <= _LONGEST_TEXT and value.isprintable()
+    _expect(is_short, f"{key} is no line of text")
+
+
+def _expect(condition: bool | np.bool_, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
