@@ -47,10 +47,10 @@ def random_walks(rng: np.random.Generator, n: int = 1_500, p: int = 20) -> tuple
 
 
 def motion(rng: np.random.Generator, n: int = 3_000, p: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """Markers of a body whose state moves on after a few frames: a bent manifold of four dimensions."""
-    state = _autoregressive(n, 0.5, 4, rng)
-    hidden = np.tanh(1.2 * state @ rng.standard_normal((4, 40)) / 2.0 + rng.standard_normal(40))
-    Y = hidden @ rng.standard_normal((40, p)) / np.sqrt(40.0)
+    """Markers of a body whose state is another after a few frames: a bent manifold of three dimensions."""
+    state, features = _autoregressive(n, 0.5, 3, rng), 300
+    hidden = np.tanh(1.5 * state @ rng.standard_normal((3, features)) + rng.standard_normal(features))
+    Y = hidden @ rng.standard_normal((features, p)) / np.sqrt(features)
     return np.arange(float(n))[:, None], Y + 0.03 * Y.std(0) * rng.standard_normal(Y.shape)
 
 

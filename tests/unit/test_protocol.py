@@ -62,7 +62,7 @@ def test_the_summary_says_who_won():
             part: {"rmse": rmse, "nll": 0.0, "coverage90": 0.9}
             for part, rmse in zip(PARTS, (scattered, stretches), strict=True)
         }
-        return {"table": "t", "model": model, "settings": {}, "seed": seed, "seconds": 1.0, **parts}
+        return {"table": "t", "model": model, "settings": {}, "seed": seed, "cpu_seconds": 1.0, **parts}
 
     text = summary(
         [
