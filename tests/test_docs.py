@@ -12,11 +12,23 @@ import manygp
 import manygp.data
 import manygp.demo
 import manygp.training
+from manygp.baselines import Interpolation
 from manygp.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LISTED = ("", ".data", ".likelihoods", ".paper", ".plots", ".demo", ".kernels", ".embeddings", ".training")
+LISTED = (
+    "",
+    ".baselines",
+    ".data",
+    ".likelihoods",
+    ".paper",
+    ".plots",
+    ".demo",
+    ".kernels",
+    ".embeddings",
+    ".training",
+)
 
 
 def anchors(page):
@@ -72,6 +84,7 @@ BESIDE = {
         manygp.training,
         builtins,
     ],
+    "manygp.baselines": [Interpolation],
     "manygp.paper": [manygp.demo],
 }
 FOREIGN = {"manygp.plots": {"plots", "Figure"}}

@@ -104,9 +104,7 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
     return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
 
 
-def group_covariance(
-    kernel: Kernel, a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]
-) -> Float[Tensor, "*g c k"]:
+def group_covariance(kernel: Kernel, a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]) -> Float[Tensor, "*g c k"]:
     """k(aᵢ, bⱼ) for all pairs of each group, where `cross_covariance` is for one group of many."""
     if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):

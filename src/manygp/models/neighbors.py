@@ -180,7 +180,9 @@ class NeighborPredictor:
             return torch.arange(k, device=e.device).expand(len(index), -1)
         one, others = both[at,], both[index,]
         S = self._cross(one, others, e[at], e[index], A[at], A[index]).squeeze(1)
-        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.likelihood.noise_of(both.outputs)
+        own = (
+            kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.likelihood.noise_of(both.outputs)
+        )
         for term in self.model.terms:
             own = own + term.variance(both)
         share = S.square() / own[index]

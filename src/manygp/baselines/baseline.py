@@ -1,0 +1,103 @@
+"""The interface of a plain method, and the rehearsal by which it is tuned and judged."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from manygp.data import Grid, Scaling, as_table, pattern_split
+from manygp.data.table import FloatArray
+from manygp.errors import DataError
+
+__all__ = ["Baseline"]
+
+# How many residuals of all outputs count beside an output's own.
+_BORROWED = 5.0
+
+
+class Baseline(BaseEstimator, ABC):
+    """A plain method that fills the gaps of a table."""
+
+    random_state: int
+
+    def fill(self, X: Any, Y: Any) -> FloatArray:
+        """Fill the gaps of a table.
+
+        Parameters
+        ----------
+        X
+            Inputs, shape (n, d); whatever `fit` of an estimator takes.
+        Y
+            Values, shape (n, p), NaN where they are missing. Every output needs an observed cell.
+
+        Returns
+        -------
+        The table, shape (n, p): observed cells as they are, gaps filled.
+        """
+        X, Y = _checked(X, Y)
+        return self._complete(X, Y)
+
+    def error_std(self, X: Any, Y: Any) -> FloatArray:
+        """Root mean squared error of the fillings of each output, shape (p,).
+
+        Some observed cells are held out in the pattern of the gaps, see `data.pattern_split`, and filled from the
+        others. An output leans on its own errors as far as it has any, and on those of all outputs, in units of their
+        spread, for the rest. A fifth of the cells less to learn from makes errors a little too large.
+
+        Parameters
+        ----------
+        X, Y
+            As in `fill`.
+        """
+        X, Y = _checked(X, Y)
+        rehearsal, answers = self._rehearse(X, Y)
+        unit = _scaling(X, Y).y_scale
+        squares = ((self._complete(X, rehearsal) - answers) / unit) ** 2
+        count = (~np.isnan(answers)).sum(0)
+        typical = np.nanmean(squares) if count.any() else 1.0
+        return np.asarray(unit * np.sqrt((np.nansum(squares, 0) + _BORROWED * typical) / (count + _BORROWED)))
+
+    def _complete(self, X: FloatArray, Y: FloatArray) -> FloatArray:
+        """The table with its gaps filled, worked out in units of each input's and output's spread."""
+        gaps = np.isnan(Y)
+        if not gaps.any():
+            return Y.copy()
+        scaling = _scaling(X, Y)
+        filled = scaling.unscale_mean(self._fill(scaling.scale_x(X), scaling.scale_y(Y)))
+        return np.where(gaps, filled, Y)
+
+    @abstractmethod
+    def _fill(self, X: FloatArray, Y: FloatArray) -> FloatArray:
+        """Values for the gaps of a table of standardised columns, and anything elsewhere, shape (n, p)."""
+
+    def _rehearse(self, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The table with more gaps, and the values that belong there (NaN elsewhere)."""
+        if (~np.isnan(Y)).sum() < 2:
+            return Y, np.full_like(Y, np.nan)
+        _, test = pattern_split(Grid(X, Y), np.random.default_rng(self.random_state))
+        held_out = test.observed(slice(None))
+        return np.where(held_out, np.nan, Y), np.where(held_out, Y, np.nan)
+
+    def _best(self, candidates: Iterable[Self], X: FloatArray, Y: FloatArray) -> Self:
+        """The candidate that fills a rehearsal of standardised columns with the least squared error."""
+        rehearsal, answers = self._rehearse(X, Y)
+        return min(candidates, key=lambda method: float(np.nansum((method._fill(X, rehearsal) - answers) ** 2)))
+
+
+def _checked(X: Any, Y: Any) -> tuple[FloatArray, FloatArray]:
+    """Inputs and values as arrays, NaN where values are missing."""
+    table = as_table(X, Y)
+    empty = np.flatnonzero(table.count_per_output() == 0)
+    if len(empty):
+        raise DataError(
+            f"Output {table.output_names[empty[0]]!r} has no observed cell, and a plain method learns nothing about it "
+            "from others; leave it out."
+        )
+    rows = np.arange(table.num_inputs)
+    return table.X, table.block(rows, np.arange(table.num_outputs))
+
+
+def _scaling(X: FloatArray, Y: FloatArray) -> Scaling:
+    return Scaling.fit(Grid(X, Y), outputs="output")
