@@ -26,7 +26,7 @@ from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
 from manygp.models.processes import choose_num_points
 from manygp.training import EpochRecord, History
-from manygp.variational import CellBatch, CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, CholeskyPosterior, InducingBatch, KernelBatch, NaturalPosterior
 
 __all__ = ["OILMM"]
 
@@ -313,7 +313,7 @@ class OILMM(TrainedEstimator):
         if m is None:
             processes = ExactProcesses(kernels, d)
         else:
-            posterior = NaturalPosteriorBatch(q, m) if fast else CholeskyPosteriorBatch(q, m)
+            posterior = NaturalPosterior(q, m) if fast else CholeskyPosterior(q, m)
             processes = InducingBatch(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
         likelihood = make_likelihood(self.likelihood, p)
         assert isinstance(likelihood, Gaussian)

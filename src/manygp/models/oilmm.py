@@ -21,7 +21,7 @@ from manygp.variational import (
     InducingBatch,
     KernelBatch,
     KnownInputs,
-    NaturalPosteriorBatch,
+    NaturalPosterior,
     Projection,
 )
 
@@ -214,7 +214,7 @@ class OrthogonalMixingModel(nn.Module):
         evidence = self.processes.evidence(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
         posterior = self.processes.posterior
         if rate is not None:
-            assert isinstance(posterior, NaturalPosteriorBatch)
+            assert isinstance(posterior, NaturalPosterior)
             evidence.natural_step(posterior, weight, rate)
         q = posterior.moments()
         data = evidence.expected_log_lik(q) + self.regularisation * sites.log_scale.sum()
@@ -224,7 +224,7 @@ class OrthogonalMixingModel(nn.Module):
         assert isinstance(self.processes, InducingBatch)
         posterior = self.processes.posterior
         if rate is not None:
-            assert isinstance(posterior, NaturalPosteriorBatch)
+            assert isinstance(posterior, NaturalPosterior)
             rows.natural_step(posterior, projection, weight, rate)
         q = posterior.moments()
         data = rows.expected_log_lik(*projection.marginals(q))

@@ -14,17 +14,15 @@ from manygp.variational.kernel_batch import KernelBatch, Mixture
 from manygp.variational.known_inputs import KnownInputs
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
-from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
 from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
+from manygp.variational.trust import natural_step, trusted_rate, trusted_sites
 
 __all__ = [
     "LATENT_POSTERIORS",
-    "BatchMoments",
     "CellBatch",
     "CholeskyPosterior",
-    "CholeskyPosteriorBatch",
     "Conditional",
     "ConditionalBatch",
     "CoordinatePrior",
@@ -39,11 +37,13 @@ __all__ = [
     "Latents",
     "Mixture",
     "NaturalPosterior",
-    "NaturalPosteriorBatch",
     "Posterior",
     "PosteriorMoments",
     "Projection",
     "RowEffects",
     "SiteEvidence",
     "TensorNormal",
+    "natural_step",
+    "trusted_rate",
+    "trusted_sites",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manygp.linalg import safe_cholesky, symmetrize, triangular_inverse
 from manygp.variational.kernel_batch import KernelBatch
-from manygp.variational.posterior_batch import BatchMoments, NaturalPosteriorBatch
+from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
 
 __all__ = ["GaussianEvidenceBatch"]
 
@@ -64,7 +64,7 @@ class GaussianEvidenceBatch:
         constant = -0.5 * (w * (y.square() + diagonal) + (2.0 * math.pi * noise).log()).sum()
         return cls(gram, pull, Kuu, Linv, symmetrize(AA), Ay, constant)
 
-    def expected_log_lik(self, q: BatchMoments) -> Float[Tensor, ""]:
+    def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         """Σ_ln E_q[log N(y_ln | f_l(x_n), r_ln)]."""
         constants = self.Linv, self.AA, self.Ay
         return self.constant - 0.5 * _MisfitBatch.apply(
@@ -72,15 +72,12 @@ class GaussianEvidenceBatch:
         )
 
     @torch.no_grad()
-    def natural_step(self, posterior: NaturalPosteriorBatch, weight: float, rate: float) -> None:
+    def natural_step(self, posterior: NaturalPosterior, weight: float, rate: float) -> None:
         """Move every q(v_l) towards its optimum when each observation counts `weight` times."""
-        m = posterior.mean
-        # Λ̂_l = I + w AA,  ∇_l = w (Ay − AA m_l) − m_l
-        gradient = weight * (self.Ay - (self.AA @ m.unsqueeze(-1)).squeeze(-1)) - m
+        # Λ̂_l = I + w AA,  θ̂_l = w Ay
         target = weight * self.AA
         target.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = posterior.sharpen(target, rate)
-        posterior.shift(rate * torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1))
+        posterior.step(weight * self.Ay, target, rate)
 
 
 class _WeightedGram(torch.autograd.Function):

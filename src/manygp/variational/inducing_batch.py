@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.linalg import conjugate_gradients, safe_cholesky, triangular_inverse
+from manygp.linalg import conjugate_gradients, matvec, safe_cholesky, triangular_inverse
 from manygp.variational.evidence_batch import GaussianEvidenceBatch
 from manygp.variational.kernel_batch import KernelBatch, pick
-from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
+from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.trust import natural_step
 
 __all__ = ["ConditionalBatch", "InducingBatch", "Projection"]
 
@@ -27,11 +28,11 @@ class Projection:
     A: Float[Tensor, "q n m"]
     diagonal: Float[Tensor, "q n"]
 
-    def marginals(self, q: BatchMoments) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
+    def marginals(self, q: PosteriorMoments) -> tuple[Float[Tensor, "q n"], Float[Tensor, "q n"]]:
         """μᵢ = aᵢᵀ m and vᵢ = kᵢᵢ − aᵢᵀ (I − S) aᵢ."""
         eye = torch.eye(self.A.shape[-1], dtype=self.A.dtype, device=self.A.device)
         lost = ((self.A @ (eye - q.covariance)) * self.A).sum(-1)
-        return (self.A @ q.mean.unsqueeze(-1)).squeeze(-1), (self.diagonal - lost).clamp(min=_MIN_VARIANCE)
+        return matvec(self.A, q.mean), (self.diagonal - lost).clamp(min=_MIN_VARIANCE)
 
     @torch.no_grad()
     def precision(self, β: Float[Tensor, "q n"]) -> Float[Tensor, "q m m"]:
@@ -43,16 +44,18 @@ class Projection:
     @torch.no_grad()
     def pull(self, γ: Float[Tensor, "q n"]) -> Float[Tensor, "q m"]:
         """Aᵀ γ."""
-        return (self.A.mT @ γ.unsqueeze(-1)).squeeze(-1)
+        return matvec(self.A.mT, γ)
 
     @torch.no_grad()
     def joint_step(
         self,
-        posterior: NaturalPosteriorBatch,
+        posterior: NaturalPosterior,
+        q: PosteriorMoments,
         β: Float[Tensor, "q n"],
         γ: Float[Tensor, "q n"],
         couple: Callable[[Float[Tensor, "q n"]], Float[Tensor, "q n"]],
         rate: float,
+        mix: Callable[[Float[Tensor, "q n"]], Float[Tensor, " c"]] | None = None,
     ) -> None:
         """A natural step on all q(v_l) at once, where observations are of mixtures of the processes.
 
@@ -63,31 +66,36 @@ class Projection:
 
         Parameters
         ----------
-        posterior
-            What moves.
+        posterior, q
+            What moves, and its moments.
         β, γ
             Precisions with which every process by itself is observed at the inputs, and gradients for the processes.
         couple
             Takes changes of all processes at the inputs to changes of γ, with the sign reversed.
         rate
             g.
+        mix
+            Takes changes of all processes at the inputs to those of f at cells, see `natural_step`.
         """
         # Λ̂_l = I + A_lᵀ diag(β_l) A_l,  ∇_l = A_lᵀ γ_l − m_l
-        before, target = posterior.precision.clone(), self.precision(β)
-        factor = posterior.sharpen(target, rate)
+        before, target, gradient = posterior.precision, self.precision(β), self.pull(γ) - q.mean
 
-        def curvature(step: Tensor) -> Tensor:
-            change = (self.A @ step.unsqueeze(-1)).squeeze(-1)
-            return (1.0 - rate) * (before @ step.unsqueeze(-1)).squeeze(-1) + rate * (step + self.pull(couple(change)))
+        def aim(g: Tensor, factor: Tensor) -> Tensor:
+            def curvature(step: Tensor) -> Tensor:
+                return (1.0 - g) * matvec(before, step) + g * (step + self.pull(couple(matvec(self.A, step))))
 
-        # Small steps hardly feel the coupling.
-        step = conjugate_gradients(
-            curvature,
-            lambda right: torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1),
-            self.pull(γ) - posterior.mean,
-            math.ceil(_MAX_ITERATIONS * rate),
-        )
-        posterior.shift(rate * step)
+            # Small steps hardly feel the coupling.
+            step = conjugate_gradients(
+                curvature,
+                lambda right: torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1),
+                gradient,
+                math.ceil(_MAX_ITERATIONS * float(g)),
+            )
+            # θ̂ = Λ̂ m + Λ_g H⁻¹ ∇, to which a step of rate g moves the mean by g H⁻¹ ∇
+            return matvec(target, q.mean) + matvec(torch.lerp(before, target, g), step)
+
+        moves = None if mix is None else lambda change: mix(matvec(self.A, change))
+        natural_step(posterior, q, aim, target, rate, moves)
 
 
 class InducingBatch(nn.Module):
@@ -121,7 +129,7 @@ class InducingBatch(nn.Module):
         self,
         kernels: KernelBatch,
         Z: Float[Tensor, "q m d"],
-        posterior: NaturalPosteriorBatch | CholeskyPosteriorBatch,
+        posterior: Posterior,
         jitter: float = 1e-8,
         sparse: bool = False,
     ):
@@ -167,7 +175,7 @@ class InducingBatch(nn.Module):
         Linv = triangular_inverse(self._factor(rows, self.Z))
         eye = torch.eye(self.num_inducing, dtype=Linv.dtype, device=Linv.device)
         # α = L⁻ᵀ m,  C = L⁻ᵀ (I − S) L⁻¹
-        alpha = (Linv.mT @ q.mean.unsqueeze(-1)).squeeze(-1)
+        alpha = matvec(Linv.mT, q.mean)
         C = Linv.mT @ (eye - q.covariance) @ Linv
         return ConditionalBatch(self.kernels, self.units, self.Z.detach(), alpha, C)
 
@@ -198,6 +206,6 @@ class ConditionalBatch:
         Z = self.Z if which is None or len(self.Z) == 1 else self.Z[which]
         alpha, C = (self.alpha, self.C) if which is None else (self.alpha[which], self.C[which])
         K = self.kernels.covariance(rows, x.to(Z.dtype), Z)
-        mean = (K @ alpha.unsqueeze(-1)).squeeze(-1)
+        mean = matvec(K, alpha)
         variance = self.kernels.diagonal(rows, x) - ((K @ C) * K).sum(-1)
         return mean, variance.expand_as(mean).clamp(min=_MIN_VARIANCE)

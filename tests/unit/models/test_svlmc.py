@@ -22,7 +22,7 @@ from manygp.models.mixing_start import (
 )
 from manygp.models.processes import choose_num_points, greedy_points, place_points, start_processes, variance_left
 from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
-from manygp.variational import InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import InducingBatch, KernelBatch, NaturalPosterior
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -80,10 +80,10 @@ def test_moments_of_products(rng):
 
 def test_parameters_are_counted_as_in_the_paper():
     """L P + L M D + L M + L M², appendix I, without kernels and likelihood."""
-    from manygp.variational import CholeskyPosteriorBatch
+    from manygp.variational import CholeskyPosterior
 
     P, L, m, d = 7, 3, 5, 2
-    processes = InducingBatch(KernelBatch("rbf", d, L), torch.zeros(L, m, d), CholeskyPosteriorBatch(L, m))
+    processes = InducingBatch(KernelBatch("rbf", d, L), torch.zeros(L, m, d), CholeskyPosterior(L, m))
     model = LinearMixingModel(processes, Gaussian(), Mixing(P, L))
     counted = {name: p.numel() for name, p in model.named_parameters() if "kernel" not in name and "noise" not in name}
     assert model.num_parameters == sum(counted.values()) == L * P + L * m * d + L * m + L * m**2
@@ -137,7 +137,7 @@ def test_variances_of_weights_are_what_cells_leave_open(rng):
 
 def random_processes(kernel, size, num_points):
     return InducingBatch(
-        KernelBatch(kernel, 1, size, True), torch.zeros(size, num_points, 1), NaturalPosteriorBatch(size, num_points)
+        KernelBatch(kernel, 1, size, True), torch.zeros(size, num_points, 1), NaturalPosterior(size, num_points)
     )
 
 
