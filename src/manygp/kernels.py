@@ -25,7 +25,10 @@ __all__ = [
     "is_fused",
     "kernel_diagonal",
     "make_kernel",
+    "matern",
     "rescale_kernel",
+    "smoothness",
+    "stationary",
 ]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
@@ -97,7 +100,7 @@ def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "
     if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
+    return _Stationary.apply(*_scaled(kernel, a, b), smoothness(kernel))
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
@@ -113,8 +116,18 @@ def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     return a / lengthscale.to(a.dtype), b / lengthscale, kernel.outputscale.to(b.dtype)
 
 
-def _smoothness(kernel: Kernel) -> float:
+def smoothness(kernel: Kernel) -> float:
+    """ν of a scaled Matern kernel, infinite for an RBF."""
     return float(getattr(kernel.base_kernel, "nu", math.inf))
+
+
+def stationary(
+    a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"], outputscale: Float[Tensor, "*#q"], nu: float
+) -> Float[Tensor, "*q n m"]:
+    """σ² ρ(|a − b|²) of points in lengthscales, for every process of a batch: RBF with nu = ∞, or Matern."""
+    shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], outputscale.shape)
+    a, b = a.expand(*shape, *a.shape[-2:]), b.expand(*shape, *b.shape[-2:])
+    return _Stationary.apply(a, b, outputscale.expand(shape), nu)
 
 
 class _Stationary(torch.autograd.Function):
@@ -131,13 +144,13 @@ class _Stationary(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         K, slope = ctx.saved_tensors
         gradient = _PairsGradient(ctx.pairs)
-        for chunk in row_chunks(K, K.shape[1]):
-            gradient.add(chunk, G[chunk].clone(), K[chunk], None if slope is None else slope[chunk])
+        for rows in row_chunks(K, K.shape[-1]) if K.dim() == 2 else [slice(None)]:
+            gradient.add(rows, G[..., rows, :].clone(), K[..., rows, :], None if slope is None else slope[..., rows, :])
         return *gradient.result()[:3], None
 
 
 class _Pairs:
-    """Pairs of points, whose K = w σ² ρ(s) and its slope ∂K/∂s are computed some rows at a time.
+    """Pairs of points, or a batch of them, whose K = w σ² ρ(s) and its slope ∂K/∂s are computed some rows at a time.
 
     ρ(s) = exp(−s/2) for the RBF (nu = ∞), where the slope is K itself up to a factor, and the Matern profile in r = √s
     otherwise; weights w belong to rows.
@@ -145,20 +158,20 @@ class _Pairs:
 
     def __init__(self, a: Tensor, b: Tensor, outputscale: Tensor, nu: float, log_weight: Tensor | None = None):
         # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
-        center = b.mean(0)
+        center = b.mean(-2, keepdim=True)
         self.a, self.b, self.outputscale, self.nu = a - center, b - center, outputscale, nu
-        one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
+        one_a, one_b = a.new_ones(*a.shape[:-1], 1), b.new_ones(*b.shape[:-1], 1)
         of_a = -0.5 * (self.a * self.a).sum(-1, keepdim=True)
-        b2 = (self.b * self.b).sum(-1, keepdim=True)
+        b2, σ2 = (self.b * self.b).sum(-1, keepdim=True), outputscale[..., None, None]
         if self.is_rbf:
             # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
             of_a = of_a if log_weight is None else of_a + log_weight.unsqueeze(-1)
-            right = torch.cat([self.b, one_b, outputscale.log() - 0.5 * b2], -1)
+            right = torch.cat([self.b, one_b, σ2.log() - 0.5 * b2], -1)
         else:
             # s = −2 a·b + |a|² + |b|²
             right = torch.cat([-2.0 * self.b, -2.0 * one_b, b2], -1)
-            self.scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
-        self.left, self.right = torch.cat([self.a, of_a, one_a], -1), right.T
+            self.scale = σ2 if log_weight is None else σ2 * log_weight.exp().unsqueeze(-1)
+        self.left, self.right = torch.cat([self.a, of_a, one_a], -1), right.mT
 
     @property
     def is_rbf(self) -> bool:
@@ -166,23 +179,23 @@ class _Pairs:
 
     def covariance(self) -> tuple[Tensor, Tensor | None]:
         """K and its slope, whole."""
-        K, slope = self.room(len(self.left))
+        K, slope = self.room(self.left.shape[-2])
         self.write(slice(None), K, slope)
         return K, slope
 
     def room(self, num_rows: int) -> tuple[Tensor, Tensor | None]:
         """Memory for some rows of K and their slope."""
-        K = self.left.new_empty(num_rows, self.right.shape[1])
+        K = self.left.new_empty(*self.left.shape[:-2], num_rows, self.right.shape[-1])
         return K, None if self.is_rbf else torch.empty_like(K)
 
     def write(self, rows: slice, K: Tensor, slope: Tensor | None) -> None:
         """Write some rows of K and their slope."""
-        torch.mm(self.left[rows], self.right, out=K)
+        torch.matmul(self.left[..., rows, :], self.right, out=K)
         if slope is None:
             K.exp_()
             return
-        ρ, by_s = _matern(K.clamp_(min=0.0), self.nu)
-        scale = self.scale if self.scale.dim() == 0 else self.scale[rows]
+        ρ, by_s = matern(K.clamp_(min=0.0), self.nu)
+        scale = self.scale if self.scale.shape[-2] == 1 else self.scale[..., rows, :]
         torch.mul(ρ, scale, out=K)
         torch.mul(by_s, scale, out=slope)
 
@@ -208,27 +221,32 @@ class _PairsGradient:
 
     def __init__(self, pairs: _Pairs):
         self.pairs, b = pairs, pairs.b
+        (*q, m, d), n = b.shape, pairs.a.shape[-2]
         # Thin factors lie as their products run fastest: a by rows, b by columns.
-        self.b1 = torch.cat([b.T, b.new_ones(1, len(b))]).T
-        self.rows, self.columns = b.new_empty(len(pairs.a), b.shape[1] + 1), b.new_zeros(b.shape[1] + 2, len(b))
-        self.by_row = None if pairs.is_rbf else b.new_empty(len(pairs.a))
+        self.b1 = torch.cat([b.mT, b.new_ones(*q, 1, m)], -2).mT
+        self.rows, self.columns = b.new_empty(*q, n, d + 1), b.new_zeros(*q, d + 2, m)
+        self.by_row = None if pairs.is_rbf else b.new_empty(*q, n)
 
     def add(self, chunk: slice, W: Tensor, K: Tensor, slope: Tensor | None) -> None:
         """Take in ∂/∂K of some rows, which is overwritten."""
         if self.by_row is not None:
-            torch.sum(W * K, -1, out=self.by_row[chunk])
+            torch.sum(W * K, -1, out=self.by_row[..., chunk])
         W.mul_(K if slope is None else slope)
-        torch.mm(W, self.b1, out=self.rows[chunk])
-        self.columns.addmm_(self.pairs.left[chunk].T, W)
+        torch.matmul(W, self.b1, out=self.rows[..., chunk, :])
+        left = self.pairs.left[..., chunk, :].mT
+        if W.dim() == 2:
+            self.columns.addmm_(left, W)
+        else:
+            self.columns.add_(left @ W)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients for a, b, σ² and log w, once all rows are in."""
         pairs, rows, columns = self.pairs, self.rows, self.columns
-        by_row, factor = (rows[:, -1], -1.0) if self.by_row is None else (self.by_row, 2.0)
+        by_row, factor = (rows[..., -1], -1.0) if self.by_row is None else (self.by_row, 2.0)
         # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
-        by_a = factor * (rows[:, -1:] * pairs.a - rows[:, :-1])
-        by_b = factor * (columns[-1:].T * pairs.b - columns[:-2].T)
-        return by_a, by_b, by_row.sum() / pairs.outputscale, by_row
+        by_a = factor * (rows[..., -1:] * pairs.a - rows[..., :-1])
+        by_b = factor * (columns[..., -1:, :].mT * pairs.b - columns[..., :-2, :].mT)
+        return by_a, by_b, by_row.sum(-1) / pairs.outputscale, by_row
 
 
 class CovarianceRows:
@@ -267,7 +285,7 @@ class CovarianceRows:
         log_weight: Float[Tensor, " b"] | None = None,
         keep: bool = False,
     ):
-        self.nu, self.dtype, self._keep = _smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
+        self.nu, self.dtype, self._keep = smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
         self.chunks = row_chunks(a, len(b), _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
         self._kept: tuple[Tensor, Tensor | None] | None = None
         if self.nu is None:
@@ -351,7 +369,7 @@ class CovarianceRows:
             self._kept = K, slope
 
 
-def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
+def matern(s: Float[Tensor, "*s"], nu: float) -> tuple[Float[Tensor, "*s"], Float[Tensor, "*s"]]:
     """Matern correlation ρ and its slope dρ/ds at squared distances s."""
     c = math.sqrt(2.0 * nu)
     if nu == 0.5:
