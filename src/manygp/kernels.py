@@ -84,8 +84,8 @@ def is_fused(kernel: Kernel) -> bool:
     base = kernel.base_kernel
     if type(base) not in (RBFKernel, MaternKernel) or base.active_dims is not None:
         return False
-    # One number and one row: a batch of kernels has more axes.
-    return kernel.raw_outputscale.dim() == 0 and base.raw_lengthscale.dim() == 2
+    # Lengthscales with the axes of the output scales of a batch, if there are any.
+    return base.raw_lengthscale.dim() == kernel.raw_outputscale.dim() + 2
 
 
 def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float) -> None:
@@ -95,19 +95,22 @@ def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale
         kernel.outputscale = outputscale
 
 
-def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]) -> Float[Tensor, "b m"]:
-    """k(a, b) for all pairs, in the dtype of a and b."""
+def cross_covariance(
+    kernel: Kernel, a: Float[Tensor, "*#q b e"], b: Float[Tensor, "*#q m e"]
+) -> Float[Tensor, "*q b m"]:
+    """k(a, b) for all pairs, in the dtype of a and b; of every kernel, if it has a batch shape."""
     if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    return _Stationary.apply(*_scaled(kernel, a, b), smoothness(kernel))
+    return stationary(*_scaled(kernel, a, b), smoothness(kernel))
 
 
-def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
-    """k(aᵢ, aᵢ) for every row of a."""
+def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "*#q b e"]) -> Float[Tensor, "*q b"]:
+    """k(aᵢ, aᵢ) for every row of a; of every kernel, if it has a batch shape."""
     if not is_fused(kernel):
         return kernel(a.double(), diag=True).to(a.dtype)
-    return kernel.outputscale.to(a.dtype).expand(a.shape[0])
+    outputscale = kernel.outputscale.to(a.dtype)
+    return outputscale.unsqueeze(-1).expand(*torch.broadcast_shapes(outputscale.shape, a.shape[:-2]), a.shape[-2])
 
 
 def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,7 +147,7 @@ class _Stationary(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         K, slope = ctx.saved_tensors
         gradient = _PairsGradient(ctx.pairs)
-        for rows in row_chunks(K, K.shape[-1]) if K.dim() == 2 else [slice(None)]:
+        for rows in row_chunks(K, K.shape[-1]):
             gradient.add(rows, G[..., rows, :].clone(), K[..., rows, :], None if slope is None else slope[..., rows, :])
         return *gradient.result()[:3], None
 
@@ -203,12 +206,12 @@ class _Pairs:
 def row_chunks(a: Tensor, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
     """Slices of equal length over the rows of a, each of `width` numbers, that hold at most `numbers` together.
 
-    One slice on a device where launching is dear.
+    One slice of a batch, and on a device where launching is dear.
     """
-    most = max(_MIN_CHUNK_ROWS, numbers // width)
-    count = math.ceil(len(a) / most) if a.device.type == "cpu" else 1
-    size = math.ceil(len(a) / max(count, 1))
-    return [slice(begin, min(begin + size, len(a))) for begin in range(0, len(a), max(size, 1))]
+    most, n = max(_MIN_CHUNK_ROWS, numbers // width), a.shape[-2]
+    count = math.ceil(n / most) if a.device.type == "cpu" and a.dim() == 2 else 1
+    size = math.ceil(n / max(count, 1))
+    return [slice(begin, min(begin + size, n)) for begin in range(0, n, max(size, 1))]
 
 
 def longest(chunks: list[slice]) -> int:
@@ -259,7 +262,7 @@ class CovarianceRows:
     Parameters
     ----------
     kernel
-        k.
+        k, or a batch of kernels, all of whose rows are one chunk.
     a, b
         Points. K is in the dtype of a, Kuu in that of b.
     log_weight
@@ -280,14 +283,15 @@ class CovarianceRows:
     def __init__(
         self,
         kernel: Kernel,
-        a: Float[Tensor, "b e"],
-        b: Float[Tensor, "m e"],
-        log_weight: Float[Tensor, " b"] | None = None,
+        a: Float[Tensor, "*#q b e"],
+        b: Float[Tensor, "*#q m e"],
+        log_weight: Float[Tensor, "*q b"] | None = None,
         keep: bool = False,
     ):
         self.nu, self.dtype, self._keep = smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
-        self.chunks = row_chunks(a, len(b), _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
         self._kept: tuple[Tensor, Tensor | None] | None = None
+        a = a.expand(*b.shape[:-2], *a.shape[-2:])
+        self.chunks = row_chunks(a, b.shape[-2], _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
         if self.nu is None:
             K, Kuu = cross_covariance(kernel, a, b.to(a.dtype)), cross_covariance(kernel, b, b)
             self.inputs = (K if log_weight is None else K * log_weight.exp().to(a.dtype).unsqueeze(-1), Kuu)
@@ -299,13 +303,14 @@ class CovarianceRows:
         self._among = _Pairs(b, b, outputscale.detach(), self.nu)
         self.Kuu, self._among_slope = self._among.covariance()
 
-    def room(self, dtype: torch.dtype) -> Float[Tensor, "k m"]:
+    def room(self, dtype: torch.dtype) -> Float[Tensor, "*q k m"]:
         """Memory for the rows of the longest chunk that is visited."""
-        return self.Kuu.new_empty(longest(self.chunks), len(self.Kuu), dtype=dtype)
+        *batch, _, m = self.Kuu.shape
+        return self.Kuu.new_empty(*batch, longest(self.chunks), m, dtype=dtype)
 
-    def __iter__(self) -> Iterator[tuple[slice, Float[Tensor, "k m"]]]:
+    def __iter__(self) -> Iterator[tuple[slice, Float[Tensor, "*q k m"]]]:
         """Chunks of rows of K, which are there until the next one comes."""
-        chunks = row_chunks(self.inputs[0], len(self.Kuu), _KEPT_NUMBERS) if self._keep else self.chunks
+        chunks = row_chunks(self.inputs[0], self.Kuu.shape[-1], _KEPT_NUMBERS) if self._keep else self.chunks
         for chunk, K, _ in self._walk(chunks):
             yield chunk, K
 
@@ -318,7 +323,7 @@ class CovarianceRows:
         if self.nu is None:
             gradient = torch.empty_like(self.inputs[0])
             for chunk, K, _ in self._walk(self.chunks):
-                gradient[chunk] = function(chunk, K)
+                gradient[..., chunk, :] = function(chunk, K)
             return (gradient,)
         sums = _PairsGradient(self._pairs)
         for chunk, K, slope in self._walk(self.chunks):
@@ -326,7 +331,7 @@ class CovarianceRows:
         return sums.result()
 
     @torch.no_grad()
-    def gradients(self, by_K: tuple[Tensor, ...], by_Kuu: Float[Tensor, "m m"]) -> tuple[Tensor, ...]:
+    def gradients(self, by_K: tuple[Tensor, ...], by_Kuu: Float[Tensor, "*q m m"]) -> tuple[Tensor, ...]:
         """Gradients for `inputs` from what `visit` returned and the gradient of Kuu, which is overwritten."""
         if self.nu is None:
             return *by_K, by_Kuu
@@ -347,7 +352,7 @@ class CovarianceRows:
         """Some rows of a, paired with b, as constants."""
         a, b, outputscale, *weight = (part.detach().to(self.dtype) for part in self.inputs)
         assert self.nu is not None
-        return _Pairs(a[rows], b, outputscale, self.nu, *(part[rows] for part in weight))
+        return _Pairs(a[..., rows, :], b, outputscale, self.nu, *(part[..., rows] for part in weight))
 
     def _walk(self, chunks: list[slice]) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Chunks, their rows of K and slopes.
@@ -357,12 +362,12 @@ class CovarianceRows:
         if self._kept is not None:
             K, slope = self._kept
             for chunk in chunks:
-                yield chunk, K[chunk], None if slope is None else slope[chunk]
+                yield chunk, K[..., chunk, :], None if slope is None else slope[..., chunk, :]
             return
-        K, slope = self._pairs.room(self._pairs.a.shape[0] if self._keep else longest(chunks))
+        K, slope = self._pairs.room(self._pairs.a.shape[-2] if self._keep else longest(chunks))
         for chunk in chunks:
             at = chunk if self._keep else slice(chunk.stop - chunk.start)
-            rows, of_rows = K[at], None if slope is None else slope[at]
+            rows, of_rows = K[..., at, :], None if slope is None else slope[..., at, :]
             self._pairs.write(chunk, rows, of_rows)
             yield chunk, rows, of_rows
         if self._keep:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.errors import NumericalError
@@ -13,12 +13,14 @@ from manygp.errors import NumericalError
 __all__ = [
     "add_gram",
     "add_jitter",
+    "cholesky_pivots",
     "conjugate_gradients",
     "from_lower",
     "gaussian_kl",
     "gram",
     "lower_product",
     "matvec",
+    "outer",
     "projected",
     "safe_cholesky",
     "squared_norms",
@@ -105,8 +107,16 @@ def gram(A: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b m m"]:
     return _by_rows(A, lambda rows, upto: A[..., rows].mT @ A[..., :upto])
 
 
-def add_gram(total: Float[Tensor, "m m"], A: Float[Tensor, "n m"]) -> None:
+def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n m"]:
+    """a bᵀ."""
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+
+def add_gram(total: Float[Tensor, "*b m m"], A: Float[Tensor, "*b n m"]) -> None:
     """Add AᵀA to the lower triangle of a sum; above it, numbers mean nothing."""
+    if A.dim() > 2:
+        total.add_(A.mT @ A)
+        return
     m, threads = A.shape[-1], torch.get_num_threads() if A.device.type == "cpu" else 1
     # Of a tall A every thread takes a part: faster than all threads at every product.
     even = len(A) // threads * threads if len(A) >= _TALL * m else 0
@@ -198,6 +208,37 @@ def _by_rows(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
 def _by_columns(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
     """A matrix from `product`, which computes a block of its columns."""
     return torch.cat([product(columns, upto) for columns, upto in _blocks(like)], -1)
+
+
+@torch.no_grad()
+def cholesky_pivots(
+    diagonal: Float[Tensor, "q c"], row: Callable[[Int[Tensor, " q"]], Float[Tensor, "q c"]], count: int
+) -> Int[Tensor, "q m"]:
+    """Pivots of a Cholesky factorisation of covariance matrices, each where the variance left is largest.
+
+    O(q c m²) time, O(q c m) memory.
+
+    Parameters
+    ----------
+    diagonal
+        Variances.
+    row
+        From one place of every matrix to the covariances with all places.
+    count
+        Number m of pivots.
+    """
+    left, every = diagonal.clone(), torch.arange(len(diagonal), device=diagonal.device)
+    factor = left.new_zeros(len(left), count, left.shape[-1])
+    chosen = torch.zeros(len(left), count, dtype=torch.int64, device=left.device)
+    for i in range(count):
+        pivot = left.argmax(-1)
+        chosen[:, i] = pivot
+        # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
+        known = (factor[every, :i, pivot].unsqueeze(-2) @ factor[:, :i]).squeeze(-2)
+        factor[:, i] = (row(pivot) - known) / left[every, pivot].clamp(min=1e-12).sqrt().unsqueeze(-1)
+        left.sub_(factor[:, i].square()).clamp_(min=0.0)
+        left[every, pivot] = -1.0
+    return chosen
 
 
 def symmetrize(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:

@@ -10,7 +10,7 @@ from manygp.data import Grid
 from manygp.likelihoods import Gaussian
 from manygp.models.gmogp import Attention
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import InducingBatch, KernelBatch, Mixture, NaturalPosterior
+from manygp.variational import InducingGP, KernelBatch, Mixture, NaturalPosterior
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -28,7 +28,7 @@ def random_model(rng, Z, num_kernels=None, likelihood=None, attention=True):
     if mixture is not None:
         mixture.similarity.copy_(torch.as_tensor(rng.uniform(-1, 1, (P, P))))
         mixture.weight.copy_(worlds.normal(rng, P, P))
-    processes = InducingBatch(kernels, Z.expand(P, -1, -1), NaturalPosterior(P, Z.shape[-2]), 1e-10)
+    processes = InducingGP(kernels, Z.expand(P, -1, -1), NaturalPosterior(P, Z.shape[-2]), 1e-10)
     return SparseIndependentModel(processes, Gaussian(noise=0.3) if likelihood is None else likelihood)
 
 

@@ -11,7 +11,7 @@ from manygp.data import Grid, GridPlan
 from manygp.likelihoods import Gaussian
 from manygp.models.exact import ExactBatch, log_evidence, stack_columns
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosterior
+from manygp.variational import CellBatch, InducingGP, KernelBatch, NaturalPosterior
 
 from ..tolerances import EXACT_GP, PREDICTION, assert_close
 from . import worlds
@@ -75,7 +75,7 @@ def test_the_backward_of_the_evidence(rng):
 def sparse_model(rng, num_outputs, Z, likelihood, share=False):
     size = 1 if share else num_outputs
     kernels = worlds.shake(KernelBatch("rbf", Z.shape[-1], size), rng, 0.3)
-    processes = InducingBatch(kernels, Z.expand(size, -1, -1), NaturalPosterior(num_outputs, Z.shape[-2]), 1e-10)
+    processes = InducingGP(kernels, Z.expand(size, -1, -1), NaturalPosterior(num_outputs, Z.shape[-2]), 1e-10)
     bias = None if likelihood.is_affine else worlds.normal(rng, num_outputs, 1)
     return SparseIndependentModel(processes, likelihood, bias)
 

@@ -11,7 +11,7 @@ from manygp.likelihoods import Gaussian
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis
-from manygp.variational import CellBatch, InducingBatch, KernelBatch
+from manygp.variational import CellBatch, InducingGP, KernelBatch
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -27,7 +27,7 @@ def random_model(rng, projection="matched", Z=None, separate=False, **settings):
         processes = ExactProcesses(kernels, D)
     else:
         q = worlds.random_posterior("natural", (L, len(Z)), rng)
-        processes = InducingBatch(kernels, Z.expand(L, -1, -1), q, jitter=1e-10)
+        processes = InducingGP(kernels, Z.expand(L, -1, -1), q, jitter=1e-10)
     processes.units.copy_(torch.as_tensor(0.5 + rng.uniform(size=D)))
     basis = worlds.shake(Basis(P, L), rng)
     basis.weight.copy_(worlds.normal(rng, P, L))

@@ -11,7 +11,6 @@ from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import (
-    InducingBatch,
     InducingGP,
     KernelBatch,
     NaturalPosterior,
@@ -32,7 +31,7 @@ def random_model(rng, posterior="diagonal", likelihood=None, Z=None, latents=L, 
     with torch.no_grad():
         mixing.mean.add_(worlds.normal(rng, P, latents))
     likelihood = Gaussian(noise=0.3) if likelihood is None else likelihood
-    return LinearMixingModel(InducingBatch(kernels, Z, q, jitter), likelihood, mixing, worlds.normal(rng, P, 1))
+    return LinearMixingModel(InducingGP(kernels, Z, q, jitter), likelihood, mixing, worlds.normal(rng, P, 1))
 
 
 def table_for(rng, likelihood, missing=0.3):

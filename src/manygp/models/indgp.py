@@ -20,9 +20,9 @@ from manygp.models.minimise import Minimum, minimise_each
 from manygp.models.pooling import pooled_prior
 from manygp.variational import (
     CellBatch,
-    ConditionalBatch,
+    Conditional,
     ElboTerms,
-    InducingBatch,
+    InducingGP,
     NaturalPosterior,
     PosteriorMoments,
     Projection,
@@ -71,7 +71,7 @@ class SparseIndependentModel(nn.Module):
         Constants b_p, shape (p, 1), or None for none.
     """
 
-    def __init__(self, processes: InducingBatch, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
+    def __init__(self, processes: InducingGP, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
         super().__init__()
         self.processes, self.likelihood = processes, likelihood
         self.bias = None if bias is None else nn.Parameter(bias.double().clone())
@@ -180,7 +180,7 @@ class _View:
 class IndependentPredictor:
     """Marginals of f at any cells."""
 
-    def __init__(self, conditional: ConditionalBatch, bias: Float[Tensor, " p"] | None):
+    def __init__(self, conditional: Conditional, bias: Float[Tensor, " p"] | None):
         self.conditional, self.bias = conditional, bias
         self.width = conditional.alpha.shape[1]
 

@@ -13,9 +13,9 @@ from manygp.linalg import gaussian_kl
 from manygp.models.layout import CellGrid, distinct_inputs, grid_of_cells
 from manygp.variational import (
     CellBatch,
-    ConditionalBatch,
+    Conditional,
     ElboTerms,
-    InducingBatch,
+    InducingGP,
     NaturalPosterior,
     Projection,
     trusted_sites,
@@ -109,7 +109,7 @@ class LinearMixingModel(nn.Module):
 
     def __init__(
         self,
-        processes: InducingBatch,
+        processes: InducingGP,
         likelihood: Likelihood,
         mixing: Mixing,
         bias: Float[Tensor, "p 1"] | None = None,
@@ -216,7 +216,7 @@ def mixed_moments(
 class MixingPredictor:
     """Mean and variance of f at any cells."""
 
-    def __init__(self, model: LinearMixingModel, conditional: ConditionalBatch):
+    def __init__(self, model: LinearMixingModel, conditional: Conditional):
         self.model, self.conditional = model, conditional
         self.width = conditional.alpha.numel()
 

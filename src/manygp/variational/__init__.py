@@ -5,15 +5,15 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 """
 
 from manygp.variational.bound import CellBatch, ElboTerms
+from manygp.variational.conditional import Conditional
 from manygp.variational.coordinates import CoordinatePrior
 from manygp.variational.evidence import Evidence, GaussianEvidence
-from manygp.variational.evidence_batch import GaussianEvidenceBatch
-from manygp.variational.inducing import Conditional, InducingGP
-from manygp.variational.inducing_batch import ConditionalBatch, InducingBatch, Projection
-from manygp.variational.kernel_batch import KernelBatch, Mixture
+from manygp.variational.inducing import InducingGP
+from manygp.variational.kernel_batch import KernelBatch, Mixture, covariance_of
 from manygp.variational.known_inputs import KnownInputs
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.projection import Projection
 from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
@@ -24,13 +24,10 @@ __all__ = [
     "CellBatch",
     "CholeskyPosterior",
     "Conditional",
-    "ConditionalBatch",
     "CoordinatePrior",
     "ElboTerms",
     "Evidence",
     "GaussianEvidence",
-    "GaussianEvidenceBatch",
-    "InducingBatch",
     "InducingGP",
     "KernelBatch",
     "KnownInputs",
@@ -43,6 +40,7 @@ __all__ = [
     "RowEffects",
     "SiteEvidence",
     "TensorNormal",
+    "covariance_of",
     "natural_step",
     "trusted_rate",
     "trusted_sites",

@@ -2,17 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import gpytorch
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from manygp.kernels import make_kernel, smoothness, stationary
+from manygp.kernels import cross_covariance, is_fused, kernel_diagonal, make_kernel, smoothness, stationary
 
-__all__ = ["KernelBatch", "Mixture"]
+__all__ = ["Covariance", "KernelBatch", "Mixture", "covariance_of"]
 
 # Numbers of covariances that are mixed at a time.
 _MIXED_NUMBERS = 4_000_000
@@ -86,10 +87,7 @@ class KernelBatch(nn.Module):
     @property
     def is_fused(self) -> bool:
         """Whether the closed form computes these kernels: scaled RBF or Matern on all dimensions, nothing more."""
-        if type(self.kernel) is not ScaleKernel or self.kernel.active_dims is not None:
-            return False
-        base = self.kernel.base_kernel
-        return type(base) in (RBFKernel, MaternKernel) and base.active_dims is None
+        return is_fused(self.kernel)
 
     def rows(self, which: Int[Tensor, " r"] | None = None, sparse: bool = False) -> dict[str, Tensor]:
         """Free parameters of some kernels by name, first axis r; those of all kernels by default.
@@ -174,6 +172,33 @@ class KernelBatch(nn.Module):
         a, b = a.expand(size, *a.shape[-2:]), b.expand(size, *b.shape[-2:])
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return torch.func.functional_call(self.kernel, rows, (a, b)).to_dense()
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """k(a, b) and k(aᵢ, aᵢ) of one kernel, or of some kernels of a batch with their parameters at hand."""
+
+    kernel: Kernel | KernelBatch
+    rows: dict[str, Tensor] | None
+
+    def __call__(self, a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"]) -> Float[Tensor, "*q n m"]:
+        """k(a, b) for all pairs, in the dtype of a."""
+        if isinstance(self.kernel, KernelBatch):
+            return self.kernel.covariance(self.rows or {}, a, b)
+        return cross_covariance(self.kernel, a, b)
+
+    def diagonal(self, a: Float[Tensor, "*#q n d"]) -> Float[Tensor, "*q n"]:
+        """k(aᵢ, aᵢ) for every row of a."""
+        if isinstance(self.kernel, KernelBatch):
+            return self.kernel.diagonal(self.rows or {}, a)
+        return kernel_diagonal(self.kernel, a)
+
+
+def covariance_of(
+    kernel: Kernel | KernelBatch, which: Int[Tensor, " r"] | None = None, sparse: bool = False
+) -> Covariance:
+    """A kernel, or those of some processes of a batch, of all by default, as a function; see `KernelBatch.rows`."""
+    return Covariance(kernel, kernel.rows(which, sparse) if isinstance(kernel, KernelBatch) else None)
 
 
 def pick(parameter: Tensor, which: Int[Tensor, " r"], sparse: bool = False) -> Tensor:

@@ -5,9 +5,8 @@ import torch
 
 from manygp.kernels import make_kernel
 from manygp.variational import (
-    ConditionalBatch,
-    GaussianEvidenceBatch,
-    InducingBatch,
+    Conditional,
+    GaussianEvidence,
     InducingGP,
     KernelBatch,
     NaturalPosterior,
@@ -24,7 +23,7 @@ SIZE, POINTS, DIM = 3, 4, 2
 def random_processes(rng, kernel="rbf", posterior="natural", sparse=False):
     kernels = worlds.shake(KernelBatch(kernel, DIM, SIZE), rng, 0.3)
     q = worlds.random_posterior(posterior, (SIZE, POINTS), rng)
-    return InducingBatch(kernels, worlds.normal(rng, SIZE, POINTS, DIM), q, sparse=sparse)
+    return InducingGP(kernels, worlds.normal(rng, SIZE, POINTS, DIM), q, sparse=sparse)
 
 
 def one_of(processes, i):
@@ -51,7 +50,7 @@ def test_marginals_and_divergences_are_those_of_each_process(rng, posterior):
         projection, conditional = processes.project(x), processes.conditional()
         assert isinstance(q, PosteriorMoments)
         assert isinstance(projection, Projection)
-        assert isinstance(conditional, ConditionalBatch)
+        assert isinstance(conditional, Conditional)
         mean, variance = projection.marginals(q)
         assert_close(conditional(x)[0], mean, PREDICTION)
         assert_close(conditional(x)[1], variance, PREDICTION)
@@ -117,8 +116,8 @@ def test_a_step_on_some_processes_leaves_the_others(rng):
 def test_processes_that_share_kernel_and_points(rng):
     kernels = worlds.shake(KernelBatch("rbf", DIM, 1), rng, 0.3)
     q = worlds.random_posterior("natural", (SIZE, POINTS), rng)
-    shared = InducingBatch(kernels, worlds.normal(rng, 1, POINTS, DIM), q)
-    own = InducingBatch(KernelBatch("rbf", DIM, SIZE), shared.Z.detach().expand(SIZE, -1, -1), shared.posterior)
+    shared = InducingGP(kernels, worlds.normal(rng, 1, POINTS, DIM), q)
+    own = InducingGP(KernelBatch("rbf", DIM, SIZE), shared.Z.detach().expand(SIZE, -1, -1), shared.posterior)
     own.kernels.rescale(*(scale.detach() for scale in kernels.scales(kernels.rows())))
     x = worlds.normal(rng, SIZE, 5, DIM)
     which = torch.arange(SIZE)
@@ -143,7 +142,7 @@ def test_single_precision_inputs(rng):
 def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff):
     """Value and all gradients of the data term are those by the marginals of every observation."""
     if is_stiff:
-        monkeypatch.setattr("manygp.variational.evidence_batch._MAX_ROUNDING", 0.0)
+        monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0)
     processes = random_processes(rng, posterior=posterior)
     processes.units.copy_(0.5 + torch.as_tensor(rng.uniform(size=DIM)))
     x, y = worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6).requires_grad_()
@@ -151,8 +150,8 @@ def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff
     noise, q = log_noise.exp(), processes.posterior.moments()
     mean, variance = processes.project(x).marginals(q)
     data = torch.distributions.Normal(mean, noise.sqrt()).log_prob(y) - 0.5 * variance / noise
-    evidence = processes.evidence(x, y, noise)
-    assert isinstance(evidence, GaussianEvidenceBatch)
+    evidence = processes.evidence_of_values(x, y, noise)
+    assert isinstance(evidence, GaussianEvidence)
     ours = evidence.expected_log_lik(q)
     assert_close(ours, data.sum())
     leaves = [y, log_noise, *processes.parameters()]
@@ -165,7 +164,9 @@ def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff
 def test_a_natural_step_of_rate_one_is_the_optimum(rng):
     """No q(v) near the one that a full step leads to has a larger bound."""
     processes, weight = random_processes(rng), 2.0
-    evidence = processes.evidence(worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6), torch.full((SIZE, 6), 0.3))
+    evidence = processes.evidence_of_values(
+        worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6), torch.full((SIZE, 6), 0.3)
+    )
     evidence.natural_step(processes.posterior, weight, 1.0)
     q = processes.posterior.moments()
     mean, covariance = q.mean.clone().requires_grad_(), q.covariance.clone().requires_grad_()
