@@ -17,7 +17,7 @@ import manygp
 from manygp.data import Grid, GridPlan, Scaling
 from manygp.likelihoods import Gaussian
 from manygp.models.svlmc import LinearMixingModel, Mixing
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["RIVAL_MODELS", "run_rival"]
 
@@ -47,7 +47,7 @@ def inducing_points() -> Tensor:
 def our_mixing_step(table: Grid) -> Any:
     """A natural step and Adam, with weights as points, as GPyTorch has them."""
     kernels = KernelBatch("rbf", 1, NUM_LATENTS, log_parameters=True)
-    processes = InducingBatch(kernels, inducing_points(), NaturalPosteriorBatch(NUM_LATENTS, NUM_INDUCING))
+    processes = InducingGP(kernels, inducing_points(), NaturalPosterior(NUM_LATENTS, NUM_INDUCING))
     model = LinearMixingModel(processes, Gaussian(), Mixing(NUM_OUTPUTS, NUM_LATENTS, "point"))
     torch.manual_seed(0)
     torch.nn.init.normal_(model.mixing.mean)

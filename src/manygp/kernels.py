@@ -21,14 +21,14 @@ from manygp.errors import SettingError
 __all__ = [
     "KERNELS",
     "CovarianceRows",
-    "correlation",
     "cross_covariance",
-    "group_covariance",
     "is_fused",
     "kernel_diagonal",
     "make_kernel",
+    "matern",
     "rescale_kernel",
-    "squared_distances",
+    "smoothness",
+    "stationary",
 ]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
@@ -84,8 +84,8 @@ def is_fused(kernel: Kernel) -> bool:
     base = kernel.base_kernel
     if type(base) not in (RBFKernel, MaternKernel) or base.active_dims is not None:
         return False
-    # One number and one row: a batch of kernels has more axes.
-    return kernel.raw_outputscale.dim() == 0 and base.raw_lengthscale.dim() == 2
+    # Lengthscales with the axes of the output scales of a batch, if there are any.
+    return base.raw_lengthscale.dim() == kernel.raw_outputscale.dim() + 2
 
 
 def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float) -> None:
@@ -96,57 +96,22 @@ def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale
         kernel.outputscale = torch.as_tensor(outputscale, dtype=torch.float64)
 
 
-def cross_covariance(kernel: Kernel, a: Float[Tensor, "b e"], b: Float[Tensor, "m e"]) -> Float[Tensor, "b m"]:
-    """k(a, b) for all pairs, in the dtype of a and b."""
+def cross_covariance(
+    kernel: Kernel, a: Float[Tensor, "*#q b e"], b: Float[Tensor, "*#q m e"]
+) -> Float[Tensor, "*q b m"]:
+    """k(a, b) for all pairs, in the dtype of a and b; of every kernel, if it has a batch shape."""
     if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    return _Stationary.apply(*_scaled(kernel, a, b), _smoothness(kernel))
+    return stationary(*_scaled(kernel, a, b), smoothness(kernel))
 
 
-def group_covariance(kernel: Kernel, a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]) -> Float[Tensor, "*g c k"]:
-    """k(aᵢ, bⱼ) for all pairs of each group, where `cross_covariance` is for one group of many."""
-    if not is_fused(kernel):
-        with gpytorch.settings.lazily_evaluate_kernels(False):
-            return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    lengthscale = kernel.base_kernel.lengthscale.to(a.dtype)
-    s = squared_distances(a / lengthscale, b / lengthscale)
-    return kernel.outputscale.to(a.dtype) * correlation(s, _smoothness(kernel))
-
-
-def squared_distances(a: Float[Tensor, "*g c e"], b: Float[Tensor, "*g k e"]) -> Float[Tensor, "*g c k"]:
-    """|aᵢ − bⱼ|² for all pairs of each group."""
-    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
-    center = b.detach().mean(-2, keepdim=True)
-    a, b = a - center, b - center
-    squares = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2)
-    return (squares - 2.0 * a @ b.mT).clamp(min=0.0)
-
-
-def correlation(s: Float[Tensor, "..."], nu: float = math.inf) -> Float[Tensor, "..."]:
-    """ρ(s) at squared distances s in lengthscales: RBF (ν = ∞) or Matern."""
-    return torch.exp(-0.5 * s) if nu == math.inf else _Profile.apply(s, nu)
-
-
-class _Profile(torch.autograd.Function):
-    """Matern correlation, whose slope in s is finite at 0 where that of √s is not."""
-
-    @staticmethod
-    def forward(ctx: Any, s: Tensor, nu: float) -> Tensor:
-        ρ, slope = _matern(s, nu)
-        ctx.save_for_backward(slope)
-        return ρ
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return g * ctx.saved_tensors[0], None
-
-
-def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "b e"]) -> Float[Tensor, "b"]:
-    """k(aᵢ, aᵢ) for every row of a."""
+def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "*#q b e"]) -> Float[Tensor, "*q b"]:
+    """k(aᵢ, aᵢ) for every row of a; of every kernel, if it has a batch shape."""
     if not is_fused(kernel):
         return kernel(a.double(), diag=True).to(a.dtype)
-    return kernel.outputscale.to(a.dtype).expand(a.shape[0])
+    outputscale = kernel.outputscale.to(a.dtype)
+    return outputscale.unsqueeze(-1).expand(*torch.broadcast_shapes(outputscale.shape, a.shape[:-2]), a.shape[-2])
 
 
 def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,8 +120,18 @@ def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     return a / lengthscale.to(a.dtype), b / lengthscale, kernel.outputscale.to(b.dtype)
 
 
-def _smoothness(kernel: Kernel) -> float:
+def smoothness(kernel: Kernel) -> float:
+    """ν of a scaled Matern kernel, infinite for an RBF."""
     return float(getattr(kernel.base_kernel, "nu", math.inf))
+
+
+def stationary(
+    a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"], outputscale: Float[Tensor, "*#q"], nu: float
+) -> Float[Tensor, "*q n m"]:
+    """σ² ρ(|a − b|²) of points in lengthscales, for every process of a batch: RBF with nu = ∞, or Matern."""
+    shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], outputscale.shape)
+    a, b = a.expand(*shape, *a.shape[-2:]), b.expand(*shape, *b.shape[-2:])
+    return _Stationary.apply(a, b, outputscale.expand(shape), nu)
 
 
 class _Stationary(torch.autograd.Function):
@@ -173,13 +148,13 @@ class _Stationary(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         K, slope = ctx.saved_tensors
         gradient = _PairsGradient(ctx.pairs)
-        for chunk in row_chunks(K, K.shape[1]):
-            gradient.add(chunk, G[chunk].clone(), K[chunk], None if slope is None else slope[chunk])
+        for rows in row_chunks(K, K.shape[-1]):
+            gradient.add(rows, G[..., rows, :].clone(), K[..., rows, :], None if slope is None else slope[..., rows, :])
         return *gradient.result()[:3], None
 
 
 class _Pairs:
-    """Pairs of points, whose K = w σ² ρ(s) and its slope ∂K/∂s are computed some rows at a time.
+    """Pairs of points, or a batch of them, whose K = w σ² ρ(s) and its slope ∂K/∂s are computed some rows at a time.
 
     ρ(s) = exp(−s/2) for the RBF (nu = ∞), where the slope is K itself up to a factor, and the Matern profile in r = √s
     otherwise; weights w belong to rows.
@@ -187,20 +162,20 @@ class _Pairs:
 
     def __init__(self, a: Tensor, b: Tensor, outputscale: Tensor, nu: float, log_weight: Tensor | None = None):
         # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
-        center = b.mean(0)
+        center = b.mean(-2, keepdim=True)
         self.a, self.b, self.outputscale, self.nu = a - center, b - center, outputscale, nu
-        one_a, one_b = a.new_ones(len(a), 1), b.new_ones(len(b), 1)
+        one_a, one_b = a.new_ones(*a.shape[:-1], 1), b.new_ones(*b.shape[:-1], 1)
         of_a = -0.5 * (self.a * self.a).sum(-1, keepdim=True)
-        b2 = (self.b * self.b).sum(-1, keepdim=True)
+        b2, σ2 = (self.b * self.b).sum(-1, keepdim=True), outputscale[..., None, None]
         if self.is_rbf:
             # log K = a·b − |a|²/2 + log w − |b|²/2 + log σ², by one product
             of_a = of_a if log_weight is None else of_a + log_weight.unsqueeze(-1)
-            right = torch.cat([self.b, one_b, outputscale.log() - 0.5 * b2], -1)
+            right = torch.cat([self.b, one_b, σ2.log() - 0.5 * b2], -1)
         else:
             # s = −2 a·b + |a|² + |b|²
             right = torch.cat([-2.0 * self.b, -2.0 * one_b, b2], -1)
-            self.scale = outputscale if log_weight is None else outputscale * log_weight.exp().unsqueeze(-1)
-        self.left, self.right = torch.cat([self.a, of_a, one_a], -1), right.T
+            self.scale = σ2 if log_weight is None else σ2 * log_weight.exp().unsqueeze(-1)
+        self.left, self.right = torch.cat([self.a, of_a, one_a], -1), right.mT
 
     @property
     def is_rbf(self) -> bool:
@@ -208,23 +183,23 @@ class _Pairs:
 
     def covariance(self) -> tuple[Tensor, Tensor | None]:
         """K and its slope, whole."""
-        K, slope = self.room(len(self.left))
+        K, slope = self.room(self.left.shape[-2])
         self.write(slice(None), K, slope)
         return K, slope
 
     def room(self, num_rows: int) -> tuple[Tensor, Tensor | None]:
         """Memory for some rows of K and their slope."""
-        K = self.left.new_empty(num_rows, self.right.shape[1])
+        K = self.left.new_empty(*self.left.shape[:-2], num_rows, self.right.shape[-1])
         return K, None if self.is_rbf else torch.empty_like(K)
 
     def write(self, rows: slice, K: Tensor, slope: Tensor | None) -> None:
         """Write some rows of K and their slope."""
-        torch.mm(self.left[rows], self.right, out=K)
+        torch.matmul(self.left[..., rows, :], self.right, out=K)
         if slope is None:
             K.exp_()
             return
-        ρ, by_s = _matern(K.clamp_(min=0.0), self.nu)
-        scale = self.scale if self.scale.dim() == 0 else self.scale[rows]
+        ρ, by_s = matern(K.clamp_(min=0.0), self.nu)
+        scale = self.scale if self.scale.shape[-2] == 1 else self.scale[..., rows, :]
         torch.mul(ρ, scale, out=K)
         torch.mul(by_s, scale, out=slope)
 
@@ -232,12 +207,12 @@ class _Pairs:
 def row_chunks(a: Tensor, width: int, numbers: int = _CHUNK_NUMBERS) -> list[slice]:
     """Slices of equal length over the rows of a, each of `width` numbers, that hold at most `numbers` together.
 
-    One slice on a device where launching is dear.
+    One slice of a batch, and on a device where launching is dear.
     """
-    most = max(_MIN_CHUNK_ROWS, numbers // width)
-    count = math.ceil(len(a) / most) if a.device.type == "cpu" else 1
-    size = math.ceil(len(a) / max(count, 1))
-    return [slice(begin, min(begin + size, len(a))) for begin in range(0, len(a), max(size, 1))]
+    most, n = max(_MIN_CHUNK_ROWS, numbers // width), a.shape[-2]
+    count = math.ceil(n / most) if a.device.type == "cpu" and a.dim() == 2 else 1
+    size = math.ceil(n / max(count, 1))
+    return [slice(begin, min(begin + size, n)) for begin in range(0, n, max(size, 1))]
 
 
 def longest(chunks: list[slice]) -> int:
@@ -250,27 +225,32 @@ class _PairsGradient:
 
     def __init__(self, pairs: _Pairs):
         self.pairs, b = pairs, pairs.b
+        (*q, m, d), n = b.shape, pairs.a.shape[-2]
         # Thin factors lie as their products run fastest: a by rows, b by columns.
-        self.b1 = torch.cat([b.T, b.new_ones(1, len(b))]).T
-        self.rows, self.columns = b.new_empty(len(pairs.a), b.shape[1] + 1), b.new_zeros(b.shape[1] + 2, len(b))
-        self.by_row = None if pairs.is_rbf else b.new_empty(len(pairs.a))
+        self.b1 = torch.cat([b.mT, b.new_ones(*q, 1, m)], -2).mT
+        self.rows, self.columns = b.new_empty(*q, n, d + 1), b.new_zeros(*q, d + 2, m)
+        self.by_row = None if pairs.is_rbf else b.new_empty(*q, n)
 
     def add(self, chunk: slice, W: Tensor, K: Tensor, slope: Tensor | None) -> None:
         """Take in ∂/∂K of some rows, which is overwritten."""
         if self.by_row is not None:
-            torch.sum(W * K, -1, out=self.by_row[chunk])
+            torch.sum(W * K, -1, out=self.by_row[..., chunk])
         W.mul_(K if slope is None else slope)
-        torch.mm(W, self.b1, out=self.rows[chunk])
-        self.columns.addmm_(self.pairs.left[chunk].T, W)
+        torch.matmul(W, self.b1, out=self.rows[..., chunk, :])
+        left = self.pairs.left[..., chunk, :].mT
+        if W.dim() == 2:
+            self.columns.addmm_(left, W)
+        else:
+            self.columns.add_(left @ W)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients for a, b, σ² and log w, once all rows are in."""
         pairs, rows, columns = self.pairs, self.rows, self.columns
-        by_row, factor = (rows[:, -1], -1.0) if self.by_row is None else (self.by_row, 2.0)
+        by_row, factor = (rows[..., -1], -1.0) if self.by_row is None else (self.by_row, 2.0)
         # ∂K/∂s = −K/2 for the RBF and the slope for the others; ∂s/∂a = 2 (a − b)
-        by_a = factor * (rows[:, -1:] * pairs.a - rows[:, :-1])
-        by_b = factor * (columns[-1:].T * pairs.b - columns[:-2].T)
-        return by_a, by_b, by_row.sum() / pairs.outputscale, by_row
+        by_a = factor * (rows[..., -1:] * pairs.a - rows[..., :-1])
+        by_b = factor * (columns[..., -1:, :].mT * pairs.b - columns[..., :-2, :].mT)
+        return by_a, by_b, by_row.sum(-1) / pairs.outputscale, by_row
 
 
 class CovarianceRows:
@@ -283,7 +263,7 @@ class CovarianceRows:
     Parameters
     ----------
     kernel
-        k.
+        k, or a batch of kernels, all of whose rows are one chunk.
     a, b
         Points. K is in the dtype of a, Kuu in that of b.
     log_weight
@@ -304,14 +284,15 @@ class CovarianceRows:
     def __init__(
         self,
         kernel: Kernel,
-        a: Float[Tensor, "b e"],
-        b: Float[Tensor, "m e"],
-        log_weight: Float[Tensor, " b"] | None = None,
+        a: Float[Tensor, "*#q b e"],
+        b: Float[Tensor, "*#q m e"],
+        log_weight: Float[Tensor, "*q b"] | None = None,
         keep: bool = False,
     ):
-        self.nu, self.dtype, self._keep = _smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
-        self.chunks = row_chunks(a, len(b), _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
+        self.nu, self.dtype, self._keep = smoothness(kernel) if is_fused(kernel) else None, a.dtype, keep
         self._kept: tuple[Tensor, Tensor | None] | None = None
+        a = a.expand(*b.shape[:-2], *a.shape[-2:])
+        self.chunks = row_chunks(a, b.shape[-2], _CHUNK_NUMBERS if keep else _VISIT_NUMBERS)
         if self.nu is None:
             K, Kuu = cross_covariance(kernel, a, b.to(a.dtype)), cross_covariance(kernel, b, b)
             self.inputs = (K if log_weight is None else K * log_weight.exp().to(a.dtype).unsqueeze(-1), Kuu)
@@ -323,13 +304,14 @@ class CovarianceRows:
         self._among = _Pairs(b, b, outputscale.detach(), self.nu)
         self.Kuu, self._among_slope = self._among.covariance()
 
-    def room(self, dtype: torch.dtype) -> Float[Tensor, "k m"]:
+    def room(self, dtype: torch.dtype) -> Float[Tensor, "*q k m"]:
         """Memory for the rows of the longest chunk that is visited."""
-        return self.Kuu.new_empty(longest(self.chunks), len(self.Kuu), dtype=dtype)
+        *batch, _, m = self.Kuu.shape
+        return self.Kuu.new_empty(*batch, longest(self.chunks), m, dtype=dtype)
 
-    def __iter__(self) -> Iterator[tuple[slice, Float[Tensor, "k m"]]]:
+    def __iter__(self) -> Iterator[tuple[slice, Float[Tensor, "*q k m"]]]:
         """Chunks of rows of K, which are there until the next one comes."""
-        chunks = row_chunks(self.inputs[0], len(self.Kuu), _KEPT_NUMBERS) if self._keep else self.chunks
+        chunks = row_chunks(self.inputs[0], self.Kuu.shape[-1], _KEPT_NUMBERS) if self._keep else self.chunks
         for chunk, K, _ in self._walk(chunks):
             yield chunk, K
 
@@ -342,7 +324,7 @@ class CovarianceRows:
         if self.nu is None:
             gradient = torch.empty_like(self.inputs[0])
             for chunk, K, _ in self._walk(self.chunks):
-                gradient[chunk] = function(chunk, K)
+                gradient[..., chunk, :] = function(chunk, K)
             return (gradient,)
         sums = _PairsGradient(self._pairs)
         for chunk, K, slope in self._walk(self.chunks):
@@ -350,7 +332,7 @@ class CovarianceRows:
         return sums.result()
 
     @torch.no_grad()
-    def gradients(self, by_K: tuple[Tensor, ...], by_Kuu: Float[Tensor, "m m"]) -> tuple[Tensor, ...]:
+    def gradients(self, by_K: tuple[Tensor, ...], by_Kuu: Float[Tensor, "*q m m"]) -> tuple[Tensor, ...]:
         """Gradients for `inputs` from what `visit` returned and the gradient of Kuu, which is overwritten."""
         if self.nu is None:
             return *by_K, by_Kuu
@@ -371,7 +353,7 @@ class CovarianceRows:
         """Some rows of a, paired with b, as constants."""
         a, b, outputscale, *weight = (part.detach().to(self.dtype) for part in self.inputs)
         assert self.nu is not None
-        return _Pairs(a[rows], b, outputscale, self.nu, *(part[rows] for part in weight))
+        return _Pairs(a[..., rows, :], b, outputscale, self.nu, *(part[..., rows] for part in weight))
 
     def _walk(self, chunks: list[slice]) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Chunks, their rows of K and slopes.
@@ -381,19 +363,19 @@ class CovarianceRows:
         if self._kept is not None:
             K, slope = self._kept
             for chunk in chunks:
-                yield chunk, K[chunk], None if slope is None else slope[chunk]
+                yield chunk, K[..., chunk, :], None if slope is None else slope[..., chunk, :]
             return
-        K, slope = self._pairs.room(self._pairs.a.shape[0] if self._keep else longest(chunks))
+        K, slope = self._pairs.room(self._pairs.a.shape[-2] if self._keep else longest(chunks))
         for chunk in chunks:
             at = chunk if self._keep else slice(chunk.stop - chunk.start)
-            rows, of_rows = K[at], None if slope is None else slope[at]
+            rows, of_rows = K[..., at, :], None if slope is None else slope[..., at, :]
             self._pairs.write(chunk, rows, of_rows)
             yield chunk, rows, of_rows
         if self._keep:
             self._kept = K, slope
 
 
-def _matern(s: Tensor, nu: float) -> tuple[Tensor, Tensor]:
+def matern(s: Float[Tensor, "*s"], nu: float) -> tuple[Float[Tensor, "*s"], Float[Tensor, "*s"]]:
     """Matern correlation ρ and its slope dρ/ds at squared distances s."""
     c = math.sqrt(2.0 * nu)
     if nu == 0.5:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.errors import NumericalError
@@ -13,11 +13,14 @@ from manygp.errors import NumericalError
 __all__ = [
     "add_gram",
     "add_jitter",
+    "cholesky_pivots",
     "conjugate_gradients",
     "from_lower",
     "gaussian_kl",
     "gram",
     "lower_product",
+    "matvec",
+    "outer",
     "projected",
     "safe_cholesky",
     "squared_norms",
@@ -95,13 +98,26 @@ def triangular_inverse(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     return inverse
 
 
-def gram(A: Float[Tensor, "n m"]) -> Float[Tensor, "m m"]:
+def matvec(A: Float[Tensor, "*#b n m"], v: Float[Tensor, "*#b m"]) -> Float[Tensor, "*#b n"]:
+    """A v."""
+    return torch.mv(A, v) if A.dim() == 2 and v.dim() == 1 else (A @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def gram(A: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b m m"]:
     """AᵀA, of which only half is computed."""
-    return _by_rows(A, lambda rows, upto: A[:, rows].T @ A[:, :upto])
+    return _by_rows(A, lambda rows, upto: A[..., rows].mT @ A[..., :upto])
 
 
-def add_gram(total: Float[Tensor, "m m"], A: Float[Tensor, "n m"]) -> None:
+def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n m"]:
+    """a bᵀ."""
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+
+def add_gram(total: Float[Tensor, "*b m m"], A: Float[Tensor, "*b n m"]) -> None:
     """Add AᵀA to the lower triangle of a sum; above it, numbers mean nothing."""
+    if A.dim() > 2:
+        total.add_(A.mT @ A)
+        return
     m, threads = A.shape[-1], torch.get_num_threads() if A.device.type == "cpu" else 1
     # Of a tall A every thread takes a part: faster than all threads at every product.
     even = len(A) // threads * threads if len(A) >= _TALL * m else 0
@@ -113,36 +129,36 @@ def add_gram(total: Float[Tensor, "m m"], A: Float[Tensor, "n m"]) -> None:
             total[rows, :upto].addmm_(rest[:, rows].T, rest[:, :upto])
 
 
-def from_lower(A: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def from_lower(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """The symmetric matrix whose lower triangle is that of A."""
-    return A.tril() + A.tril(-1).T
+    return A.tril() + A.tril(-1).mT
 
 
-def triangular_gram(L: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def triangular_gram(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """LᵀL of a lower triangular L."""
-    return _by_rows(L, lambda rows, upto: L[rows.start :, rows].T @ L[rows.start :, :upto])
+    return _by_rows(L, lambda rows, upto: L[..., rows.start :, rows].mT @ L[..., rows.start :, :upto])
 
 
 def projected(
-    K: Float[Tensor, "n m"], Linv: Float[Tensor, "m m"], out: Float[Tensor, "n m"] | None = None
-) -> Float[Tensor, "n m"]:
+    K: Float[Tensor, "*b n m"], Linv: Float[Tensor, "*b m m"], out: Float[Tensor, "*b n m"] | None = None
+) -> Float[Tensor, "*b n m"]:
     """K L⁻ᵀ, in half of the time of a full product since L⁻¹ is lower triangular."""
     out = torch.empty_like(K) if out is None else out
     for columns, upto in _blocks(K):
-        torch.mm(K[:, :upto], Linv[columns, :upto].T, out=out[:, columns])
+        torch.matmul(K[..., :upto], Linv[..., columns, :upto].mT, out=out[..., columns])
     return out
 
 
-def whitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def whitened(Linv: Float[Tensor, "*b m m"], S: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """L⁻¹ S L⁻ᵀ for symmetric S, in a third of the time of two full products since L⁻¹ is lower triangular."""
-    T = _by_columns(Linv, lambda rows, upto: S[:, :upto] @ Linv[rows, :upto].T)
-    return _by_rows(Linv, lambda rows, upto: Linv[rows, :upto] @ T[:upto, :upto])
+    T = _by_columns(Linv, lambda rows, upto: S[..., :upto] @ Linv[..., rows, :upto].mT)
+    return _by_rows(Linv, lambda rows, upto: Linv[..., rows, :upto] @ T[..., :upto, :upto])
 
 
-def unwhitened(Linv: Float[Tensor, "m m"], S: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def unwhitened(Linv: Float[Tensor, "*b m m"], S: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """L⁻ᵀ S L⁻¹ for symmetric S, in a third of the time of two full products since L⁻¹ is lower triangular."""
-    T = _by_columns(Linv, lambda rows, _: S[:, rows.start :] @ Linv[rows.start :, rows])
-    return _by_rows(Linv, lambda rows, upto: Linv[rows.start :, rows].T @ T[rows.start :, :upto])
+    T = _by_columns(Linv, lambda rows, _: S[..., rows.start :] @ Linv[..., rows.start :, rows])
+    return _by_rows(Linv, lambda rows, upto: Linv[..., rows.start :, rows].mT @ T[..., rows.start :, :upto])
 
 
 def squared_norms(K: Float[Tensor, "n m"], R: Float[Tensor, "r m"]) -> Float[Tensor, " n"]:
@@ -160,18 +176,18 @@ def triangular_root(T: Float[Tensor, "r m"]) -> Float[Tensor, "r m"]:
     return torch.linalg.qr(T, mode="r").R
 
 
-def lower_product(A: Float[Tensor, "m m"], B: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def lower_product(A: Float[Tensor, "*b m m"], B: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
     """The lower triangle of A B, and zeros above it."""
     product = torch.zeros_like(A)
     for rows, upto in _blocks(A):
-        product[rows, :upto] = A[rows] @ B[:, :upto]
+        product[..., rows, :upto] = A[..., rows, :] @ B[..., :upto]
     return product.tril_()
 
 
 def _blocks(A: Tensor) -> list[tuple[slice, int]]:
     """Slices of about equal length of the columns of A, and where each ends; one slice where launching is dear."""
-    m = A.shape[-1]
-    is_worth = A.device.type == "cpu" and (m >= _WORTH_BLOCKS or len(A) >= 2 * m)
+    n, m = A.shape[-2:]
+    is_worth = A.device.type == "cpu" and A.dim() == 2 and (m >= _WORTH_BLOCKS or n >= 2 * m)
     count = max(1, min(m // _LEAST_BLOCK, _FEW_BLOCKS), m // _BLOCK) if is_worth else 1
     edges = [i * m // count for i in range(count + 1)]
     return [(slice(start, stop), stop) for start, stop in itertools.pairwise(edges)]
@@ -193,6 +209,37 @@ def _by_rows(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
 def _by_columns(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor:
     """A matrix from `product`, which computes a block of its columns."""
     return torch.cat([product(columns, upto) for columns, upto in _blocks(like)], -1)
+
+
+@torch.no_grad()
+def cholesky_pivots(
+    diagonal: Float[Tensor, "q c"], row: Callable[[Int[Tensor, " q"]], Float[Tensor, "q c"]], count: int
+) -> Int[Tensor, "q m"]:
+    """Pivots of a Cholesky factorisation of covariance matrices, each where the variance left is largest.
+
+    O(q c m²) time, O(q c m) memory.
+
+    Parameters
+    ----------
+    diagonal
+        Variances.
+    row
+        From one place of every matrix to the covariances with all places.
+    count
+        Number m of pivots.
+    """
+    left, every = diagonal.clone(), torch.arange(len(diagonal), device=diagonal.device)
+    factor = left.new_zeros(len(left), count, left.shape[-1])
+    chosen = torch.zeros(len(left), count, dtype=torch.int64, device=left.device)
+    for i in range(count):
+        pivot = left.argmax(-1)
+        chosen[:, i] = pivot
+        # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
+        known = (factor[every, :i, pivot].unsqueeze(-2) @ factor[:, :i]).squeeze(-2)
+        factor[:, i] = (row(pivot) - known) / left[every, pivot].clamp(min=1e-12).sqrt().unsqueeze(-1)
+        left.sub_(factor[:, i].square()).clamp_(min=0.0)
+        left[every, pivot] = -1.0
+    return chosen
 
 
 def symmetrize(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:

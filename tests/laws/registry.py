@@ -111,8 +111,6 @@ EVIDENCES = (GaussianEvidence, SiteEvidence)
 
 AUTOGRAD_FUNCTIONS = (
     "_Stationary",
-    "_MisfitBatch",
-    "_WeightedGram",
     "_Explained",
     "_WithGradients",
     "_LogEvidence",

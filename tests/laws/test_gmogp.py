@@ -10,7 +10,7 @@ from manygp.data import Grid
 from manygp.likelihoods import Gaussian
 from manygp.models.gmogp import Attention
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import InducingBatch, KernelBatch, Mixture, NaturalPosteriorBatch
+from manygp.variational import InducingGP, KernelBatch, Mixture, NaturalPosterior
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -28,7 +28,7 @@ def random_model(rng, Z, num_kernels=None, likelihood=None, attention=True):
     if mixture is not None:
         mixture.similarity.copy_(torch.as_tensor(rng.uniform(-1, 1, (P, P))))
         mixture.weight.copy_(worlds.normal(rng, P, P))
-    processes = InducingBatch(kernels, Z.expand(P, -1, -1), NaturalPosteriorBatch(P, Z.shape[-2]), 1e-10)
+    processes = InducingGP(kernels, Z.expand(P, -1, -1), NaturalPosterior(P, Z.shape[-2]), 1e-10)
     return SparseIndependentModel(processes, Gaussian(noise=0.3) if likelihood is None else likelihood)
 
 
@@ -122,14 +122,14 @@ def test_an_epoch_averages_to_the_full_bound(rng, likelihood):
     Y[:, 2], Y[3] = np.nan, np.nan
     table = Grid(rng.standard_normal((8, D)), Y)
     model = random_model(rng, worlds.normal(rng, 4, D), 2, LIKELIHOODS[likelihood](P))
-    model.processes.posterior.mean.copy_(worlds.normal(rng, P, 4))
+    model.processes.posterior = worlds.random_posterior("natural", (P, 4), rng)
     worlds.assert_epochs_average(model, table, rng, ("expected_log_lik", "kl_u", "bound"))
 
 
 def test_a_missing_output_adds_its_own_kl_only(rng):
     table = worlds.random_grid(rng, 8, P - 1, D)
     model = random_model(rng, worlds.normal(rng, 4, D))
-    model.processes.posterior.mean.copy_(worlds.normal(rng, P, 4))
+    model.processes.posterior = worlds.random_posterior("natural", (P, 4), rng)
     wider = Grid(table.X, np.column_stack([table.Y, np.full(table.num_inputs, np.nan)]))
     with torch.no_grad():
         without, with_it = (model.elbo(worlds.whole_batch(t), worlds.generator()) for t in (table, wider))
@@ -142,5 +142,5 @@ def test_a_missing_output_adds_its_own_kl_only(rng):
 def test_parameters_are_counted_as_in_the_paper(rng, m):
     model = random_model(rng, worlds.normal(rng, m, D))
     attention, posterior = model.processes.kernels.mixture, model.processes.posterior
-    stored = [attention.weight, attention.bias, model.processes.Z, posterior.mean, posterior.precision]
+    stored = [attention.weight, attention.bias, model.processes.Z, posterior.theta, posterior.precision]
     assert model.num_parameters == sum(part.numel() for part in stored) == 2 * P**2 + m * D * P + m * P + m**2 * P

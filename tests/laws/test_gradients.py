@@ -9,9 +9,8 @@ from torch.autograd import gradcheck
 
 from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
 from manygp.linalg import symmetrize, triangular_inverse
-from manygp.variational import GaussianEvidence, PosteriorMoments, SiteEvidence
+from manygp.variational import GaussianEvidence, KernelBatch, PosteriorMoments, SiteEvidence
 from manygp.variational.evidence import leftover, statistics
-from manygp.variational.evidence_batch import _MisfitBatch, _WeightedGram
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
@@ -72,17 +71,19 @@ def test_gaussian_noise(rng, name, is_stiff, tight, monkeypatch):
     assert check_kernel(data_term, kernel, (*points, *leaves(rng, (7,))))
 
 
-def test_misfit_of_a_batch(rng):
-    """The same for several processes, whose observations have weights."""
+@pytest.mark.parametrize("is_stiff", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_gaussian_noise_of_a_batch(rng, name, is_stiff, monkeypatch):
+    """The same for several processes at the same points, each with a kernel, values and noises of its own."""
+    monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0 if is_stiff else math.inf)
 
-    def misfit(K, w, y, factor, m, S):
-        Kuu = factor @ factor.mT + torch.eye(3, dtype=torch.float64)
-        Linv = triangular_inverse(torch.linalg.cholesky(Kuu.detach()))
-        gram, pull = _WeightedGram.apply(K, w), (K.mT @ (w * y).unsqueeze(-1)).squeeze(-1)
-        constants = Linv, Linv @ gram.detach() @ Linv.mT, (Linv @ pull.detach().unsqueeze(-1)).squeeze(-1)
-        return _MisfitBatch.apply(gram, pull, Kuu, m, symmetrize(S), *constants)
+    def data_term(kernel, e, Z, m, S, y, deviation):
+        S = torch.eye(3, dtype=torch.float64) + 0.1 * symmetrize(S)
+        evidence = GaussianEvidence.from_batch(kernel, e, Z, y, torch.ones(()).double(), 0.0, deviation)
+        return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
 
-    assert gradcheck(misfit, leaves(rng, (2, 5, 3), (2, 5), (2, 5), (2, 3, 3), (2, 3), (2, 3, 3)))
+    kernel = worlds.shake(KernelBatch(KERNELS[name](3), 3, 2), rng, 0.3).kernel
+    assert check_kernel(data_term, kernel, leaves(rng, (5, 3), (2, 3, 3), (2, 3), (2, 3, 3), (2, 5), (2, 5)))
 
 
 SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negative binomial") for name in KERNELS]

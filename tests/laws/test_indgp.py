@@ -11,7 +11,7 @@ from manygp.data import Grid, GridPlan
 from manygp.likelihoods import Gaussian
 from manygp.models.exact import ExactBatch, log_evidence, stack_columns
 from manygp.models.indgp import SparseIndependentModel
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, InducingGP, KernelBatch, NaturalPosterior
 
 from ..tolerances import EXACT_GP, PREDICTION, assert_close
 from . import worlds
@@ -75,7 +75,7 @@ def test_the_backward_of_the_evidence(rng):
 def sparse_model(rng, num_outputs, Z, likelihood, share=False):
     size = 1 if share else num_outputs
     kernels = worlds.shake(KernelBatch("rbf", Z.shape[-1], size), rng, 0.3)
-    processes = InducingBatch(kernels, Z.expand(size, -1, -1), NaturalPosteriorBatch(num_outputs, Z.shape[-2]), 1e-10)
+    processes = InducingGP(kernels, Z.expand(size, -1, -1), NaturalPosterior(num_outputs, Z.shape[-2]), 1e-10)
     bias = None if likelihood.is_affine else worlds.normal(rng, num_outputs, 1)
     return SparseIndependentModel(processes, likelihood, bias)
 
@@ -105,7 +105,7 @@ def test_an_epoch_averages_to_the_full_bound(rng, likelihood):
     Y[:, 2], Y[3] = np.nan, np.nan
     table = Grid(table.X, Y)
     model = sparse_model(rng, 5, worlds.normal(rng, 4, 2), LIKELIHOODS[likelihood](5))
-    model.processes.posterior.mean.copy_(worlds.normal(rng, 5, 4))
+    model.processes.posterior = worlds.random_posterior("natural", (5, 4), rng)
     worlds.assert_epochs_average(model, table, rng, ("expected_log_lik", "kl_u", "bound"))
 
 
@@ -116,11 +116,10 @@ def test_natural_steps_on_batches_average_to_that_on_all(rng):
     posterior, targets = model.processes.posterior, []
     with torch.no_grad():
         model.natural_elbo(worlds.whole_batch(table), worlds.generator(), 1.0)
-        whole = posterior.precision.clone(), (posterior.precision @ posterior.mean.unsqueeze(-1)).squeeze(-1)
+        whole = posterior.precision.clone(), posterior.theta.clone()
         for batch in GridPlan(table, worlds.raw(table), 3).epoch(rng):
             model.natural_elbo(CellBatch.from_arrays(batch, torch.float64, worlds.CPU), worlds.generator(), 1.0)
-            theta = (posterior.precision @ posterior.mean.unsqueeze(-1)).squeeze(-1)
-            targets.append((posterior.precision.clone(), theta))
+            targets.append((posterior.precision.clone(), posterior.theta.clone()))
     for expected, parts in zip(whole, zip(*targets, strict=True), strict=True):
         assert_close(torch.stack(parts).mean(0), expected)
 
@@ -128,7 +127,7 @@ def test_natural_steps_on_batches_average_to_that_on_all(rng):
 def test_a_missing_output_adds_its_own_kl_only(rng):
     table = worlds.random_grid(rng, num_outputs=4)
     model = sparse_model(rng, 5, worlds.normal(rng, 4, 2), Gaussian())
-    model.processes.posterior.mean.copy_(worlds.normal(rng, 5, 4))
+    model.processes.posterior = worlds.random_posterior("natural", (5, 4), rng)
     wider = Grid(table.X, np.column_stack([table.Y, np.full(table.num_inputs, np.nan)]))
     with torch.no_grad():
         without, with_it = (model.elbo(worlds.whole_batch(t), worlds.generator()) for t in (table, wider))

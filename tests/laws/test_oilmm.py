@@ -11,7 +11,7 @@ from manygp.likelihoods import Gaussian
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, InducingGP, KernelBatch
 
 from ..tolerances import EXACT_GP, assert_close
 from . import worlds
@@ -26,10 +26,8 @@ def random_model(rng, projection="matched", Z=None, separate=False, **settings):
     if Z is None:
         processes = ExactProcesses(kernels, D)
     else:
-        q = NaturalPosteriorBatch(L, len(Z))
-        q.mean.copy_(worlds.normal(rng, L, len(Z)))
-        q.precision.copy_(torch.stack([worlds.positive_definite(rng, len(Z)) for _ in range(L)]))
-        processes = InducingBatch(kernels, Z.expand(L, -1, -1), q, jitter=1e-10)
+        q = worlds.random_posterior("natural", (L, len(Z)), rng)
+        processes = InducingGP(kernels, Z.expand(L, -1, -1), q, jitter=1e-10)
     processes.units.copy_(torch.as_tensor(0.5 + rng.uniform(size=D)))
     basis = worlds.shake(Basis(P, L), rng)
     basis.weight.copy_(worlds.normal(rng, P, L))
@@ -264,6 +262,6 @@ def test_parameters_are_counted_as_in_the_paper(rng, m):
     model = random_model(rng, Z=worlds.normal(rng, m, D))
     assert model.num_parameters == 2 * L + L * m * D + L * m + L * m**2
     learned = [model.basis.raw_scale, model.basis.raw_noise, model.processes.Z]
-    stored = [model.processes.posterior.mean, model.processes.posterior.precision]
+    stored = [model.processes.posterior.theta, model.processes.posterior.precision]
     assert model.num_parameters == sum(part.numel() for part in learned + stored)
     assert random_model(rng).num_parameters == 2 * L

@@ -11,11 +11,9 @@ from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import (
-    InducingBatch,
     InducingGP,
     KernelBatch,
     NaturalPosterior,
-    NaturalPosteriorBatch,
 )
 
 from ..tolerances import EXACT_GP, PREDICTION, assert_close, assert_monte_carlo
@@ -28,14 +26,12 @@ P, L, M, D = 5, 3, 4, 2
 def random_model(rng, posterior="diagonal", likelihood=None, Z=None, latents=L, jitter=1e-10):
     Z = worlds.normal(rng, latents, M, D) if Z is None else Z.expand(latents, -1, -1)
     kernels = worlds.shake(KernelBatch("rbf", D, latents), rng, 0.3)
-    q = NaturalPosteriorBatch(latents, Z.shape[1])
-    q.mean.copy_(worlds.normal(rng, latents, Z.shape[1]))
-    q.precision.copy_(torch.stack([worlds.positive_definite(rng, Z.shape[1]) for _ in range(latents)]))
+    q = worlds.random_posterior("natural", (latents, Z.shape[1]), rng)
     mixing = worlds.shake(Mixing(P, latents, posterior, has_prior=True), rng)
     with torch.no_grad():
         mixing.mean.add_(worlds.normal(rng, P, latents))
     likelihood = Gaussian(noise=0.3) if likelihood is None else likelihood
-    return LinearMixingModel(InducingBatch(kernels, Z, q, jitter), likelihood, mixing, worlds.normal(rng, P, 1))
+    return LinearMixingModel(InducingGP(kernels, Z, q, jitter), likelihood, mixing, worlds.normal(rng, P, 1))
 
 
 def table_for(rng, likelihood, missing=0.3):
@@ -76,7 +72,8 @@ def brute_force_bound(model, table):
         # E(r − wᵀg)² = r² − 2 r E[w]ᵀE[g] + tr(E[wwᵀ] E[ggᵀ])
         square = r**2 - 2 * r * (w[p] @ g[n]) + (ww * gg).sum()
         total += -0.5 * (torch.log(2 * torch.pi * noise) + square / noise)
-    for mean, S in zip(model.processes.posterior.mean, model.processes.posterior.precision.inverse(), strict=True):
+    moments = model.processes.posterior.moments()
+    for mean, S in zip(moments.mean, moments.covariance, strict=True):
         q = torch.distributions.MultivariateNormal(mean, S)
         prior = torch.distributions.MultivariateNormal(torch.zeros_like(mean), torch.eye(len(mean)).to(mean))
         total -= torch.distributions.kl_divergence(q, prior)
@@ -175,7 +172,7 @@ def test_one_process_steps_as_an_inducing_gp(rng, rate):
             parameter.copy_(dict(model.processes.kernels.kernel.named_parameters())[key][0])
     gp = InducingGP(kernel, model.processes.Z[0].detach(), NaturalPosterior(M), 1e-10)
     q = model.processes.posterior
-    gp.posterior.step(q.precision[0] @ q.mean[0], q.precision[0], 1.0)
+    gp.posterior.step(q.theta[0], q.precision[0], 1.0)
     batch = worlds.whole_batch(table_for(rng, model.likelihood))
     outputs = batch.outputs[batch.column]
     gp.natural_step(gp.evidence(batch.x, batch.y, outputs, model.likelihood), batch.cell_weight, rate)

@@ -8,6 +8,7 @@ from torch import nn
 from manygp.data import CellPlan, Grid, GridPlan, Scaling
 from manygp.embeddings import embedding_dim
 from manygp.likelihoods import Likelihood
+from manygp.linalg import matvec
 from manygp.models import TransformedLatentModel
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
@@ -22,10 +23,11 @@ def normal(rng, *shape):
     return torch.as_tensor(rng.standard_normal(shape))
 
 
-def positive_definite(rng, m):
-    """A well conditioned covariance matrix."""
-    A = normal(rng, m, m)
-    return A @ A.T / m + 0.5 * torch.eye(m, dtype=torch.float64)
+def positive_definite(rng, *shape):
+    """A well conditioned covariance matrix, or a batch of them."""
+    m = shape[-1]
+    A = normal(rng, *shape, m)
+    return A @ A.mT / m + 0.5 * torch.eye(m, dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -46,15 +48,16 @@ def random_embedding(name, dim, rng):
         return shake(EMBEDDINGS[name](dim), rng, 0.1).eval()
 
 
-def random_posterior(name, m, rng):
-    """q(v) with a mean and covariance unlike the prior's."""
-    posterior, mean, S = POSTERIORS[name](m), normal(rng, m), positive_definite(rng, m)
+def random_posterior(name, shape, rng):
+    """q(v), or a batch of them, with means and covariances unlike the prior's."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    posterior, mean, S = POSTERIORS[name](*shape), normal(rng, *shape), positive_definite(rng, *shape)
     if isinstance(posterior, CholeskyPosterior):
         posterior.set_moments(mean, S)
     else:
         assert isinstance(posterior, NaturalPosterior)
         precision = torch.linalg.inv(S)
-        posterior.step(precision @ mean, precision, 1.0)
+        posterior.step(matvec(precision, mean), precision, 1.0)
     return posterior
 
 

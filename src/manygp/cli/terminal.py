@@ -2,14 +2,11 @@
 
 import contextlib
 import functools
-import signal
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import typer
 from rich.console import Console

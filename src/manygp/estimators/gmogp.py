@@ -33,7 +33,7 @@ from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points
 from manygp.models.stretch import stretch_lengthscales
 from manygp.training import History
-from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["GMOGP"]
 
@@ -230,8 +230,8 @@ class GMOGP(TrainedEstimator):
         q = sizes["num_kernels"]
         attention = Attention(p, q, sparse=fast)
         kernels = KernelBatch(self.kernel, d, p if q is None else q, log_parameters=fast, mixture=attention)
-        posterior = NaturalPosteriorBatch(p, m) if fast else CholeskyPosteriorBatch(p, m)
-        processes = InducingBatch(kernels, torch.zeros(p, m, d), posterior, jitter=1e-6 if fast else 1e-8, sparse=fast)
+        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
+        processes = InducingGP(kernels, torch.zeros(p, m, d), posterior, jitter=1e-6 if fast else 1e-8, sparse=fast)
         likelihood = make_likelihood(self.likelihood, p)
         likelihood.sparse_rows = fast
         return SparseIndependentModel(processes, likelihood)

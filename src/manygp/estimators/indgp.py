@@ -34,7 +34,7 @@ from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points, start_processes
 from manygp.training import EpochRecord, History
-from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["IndGP"]
 
@@ -314,9 +314,9 @@ class IndGP(TrainedEstimator):
             return self._exact_model(columns)
         size = 1 if self.share_kernel else p
         kernels = KernelBatch(self.kernel, d, size, log_parameters=fast)
-        posterior = NaturalPosteriorBatch(p, m) if fast else CholeskyPosteriorBatch(p, m)
+        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
         jitter = 1e-6 if fast else 1e-8
-        processes = InducingBatch(kernels, torch.zeros(size, m, d), posterior, jitter, sparse=fast)
+        processes = InducingGP(kernels, torch.zeros(size, m, d), posterior, jitter, sparse=fast)
         likelihood = self._make_likelihood(p)
         likelihood.sparse_rows = fast
         bias = None if likelihood.is_affine else torch.zeros(p, 1)

@@ -26,7 +26,7 @@ from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
 from manygp.models.processes import choose_num_points
 from manygp.training import EpochRecord, History
-from manygp.variational import CellBatch, CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["OILMM"]
 
@@ -205,7 +205,7 @@ class OILMM(TrainedEstimator):
         L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
         L = min(L, table.num_outputs)
         model = self._build(self._describe(table, L, m, self._projection(table, L)))
-        assert isinstance(model.processes, InducingBatch)
+        assert isinstance(model.processes, InducingGP)
         nn.init.normal_(model.processes.Z, generator=generator)
         noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         basis = model.basis
@@ -312,12 +312,12 @@ class OILMM(TrainedEstimator):
         fast, q, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
         d, p = sizes["num_features"], sizes["num_outputs"]
         kernels = KernelBatch(self.kernel, d, q, log_parameters=fast)
-        processes: InducingBatch | ExactProcesses
+        processes: InducingGP | ExactProcesses
         if m is None:
             processes = ExactProcesses(kernels, d)
         else:
-            posterior = NaturalPosteriorBatch(q, m) if fast else CholeskyPosteriorBatch(q, m)
-            processes = InducingBatch(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+            posterior = NaturalPosterior(q, m) if fast else CholeskyPosterior(q, m)
+            processes = InducingGP(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
         likelihood = make_likelihood(self.likelihood, p)
         assert isinstance(likelihood, Gaussian)
         return OrthogonalMixingModel(

@@ -21,7 +21,7 @@ from manygp.models.guesses import check_support
 from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
 from manygp.models.processes import choose_num_points
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
-from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["SVLMC"]
 
@@ -215,10 +215,10 @@ class SVLMC(TrainedEstimator):
     def _restore(self, sizes: dict[str, Any]) -> LinearMixingModel:
         fast, L, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
         d, p = sizes["num_features"], sizes["num_outputs"]
-        posterior = NaturalPosteriorBatch(L, m) if fast else CholeskyPosteriorBatch(L, m)
+        posterior = NaturalPosterior(L, m) if fast else CholeskyPosterior(L, m)
         kernels = KernelBatch(self.kernel, d, L, log_parameters=fast)
         # The published noise may fall far below the jitter that natural steps can do with.
-        processes = InducingBatch(kernels, torch.zeros(L, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        processes = InducingGP(kernels, torch.zeros(L, m, d), posterior, jitter=1e-6 if fast else 1e-8)
         likelihood = make_likelihood(self.likelihood, p)
         likelihood.sparse_rows = fast
         bias = torch.zeros(p, 1) if fast else None

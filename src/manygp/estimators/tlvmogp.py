@@ -35,9 +35,9 @@ from manygp.models.calibration import calibrate_noise
 from manygp.models.coordinates import place_outputs, with_coordinates
 from manygp.models.guesses import check_support
 from manygp.models.inducing import sample_places
+from manygp.models.neighbors import ObservedCells
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
-from manygp.models.neighbors import ObservedCells
 from manygp.terms import OwnPart, SharedShocks
 from manygp.training import History, settle
 from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects

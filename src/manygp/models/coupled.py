@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.orthogonal import Rows
-from manygp.variational import NaturalPosteriorBatch, Projection
+from manygp.variational import NaturalPosterior, Projection
 
 __all__ = ["COUPLED", "CoupledRows"]
 
@@ -69,19 +69,18 @@ class CoupledRows:
         return self.constant.sum() + linear - 0.5 * (alone[self.pattern] * spread.T).sum()
 
     @torch.no_grad()
-    def natural_step(
-        self, posterior: NaturalPosteriorBatch, projection: Projection, weight: float, rate: float
-    ) -> None:
+    def natural_step(self, posterior: NaturalPosterior, projection: Projection, weight: float, rate: float) -> None:
         """Move all q(v_l) towards their joint optimum when each row counts `weight` times."""
         root = self.S.sqrt()
 
         def couple(change: Tensor) -> Tensor:
             return weight * (root * self._times_Q(root * change.T)).T
 
-        level, _ = projection.marginals(posterior.moments())
+        q = posterior.moments()
+        level, _ = projection.marginals(q)
         alone = (self.S * self.Q.diagonal(dim1=-2, dim2=-1))[self.pattern].T
         gradient = weight * (root * (self.t - self._times_Q(root * level.T))).T
-        projection.joint_step(posterior, weight * alone, gradient, couple, rate)
+        projection.joint_step(posterior, q, weight * alone, gradient, couple, rate)
 
     def posterior(
         self, rows: Int[Tensor, " k"], mean: Float[Tensor, "k q"], variance: Float[Tensor, "k q"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.models.evidence import Lengthscales
 from manygp.models.indgp import SparseIndependentModel
-from manygp.models.processes import greedy_points
+from manygp.models.inducing import greedy_inducing
 from manygp.variational import KernelBatch, Mixture
 
 __all__ = ["Attention", "attention_bytes", "cosine_similarity", "start_graphical", "start_means"]
@@ -158,7 +158,7 @@ def start_graphical(
     # All outputs begin alike, so that the points of one serve all.
     one = KernelBatch(kernels.name or "rbf", d, 1)
     one.rescale(ones, signal)
-    processes.Z.copy_(greedy_points(one, candidates, processes.num_inducing).expand_as(processes.Z))
+    processes.Z.copy_(greedy_inducing(one, candidates, processes.num_inducing).expand_as(processes.Z))
 
 
 @torch.no_grad()

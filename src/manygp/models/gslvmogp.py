@@ -12,7 +12,7 @@ from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import safe_cholesky, triangular_inverse, with_gradients
 from manygp.models.latent_variable import LatentVariableModel
-from manygp.variational import CellBatch, ElboTerms, Latents
+from manygp.variational import CellBatch, ElboTerms, Latents, trusted_sites
 from manygp.variational.kronecker import (
     DenseFeatures,
     FactoredFeatures,
@@ -21,7 +21,6 @@ from manygp.variational.kronecker import (
     KroneckerPosterior,
     NaturalKronecker,
 )
-from manygp.variational.trust import precisions, trusted_sites
 
 __all__ = ["SeparableLatentModel", "SeparablePredictor"]
 
@@ -224,15 +223,8 @@ class SeparableLatentModel(LatentVariableModel):
 
     def _pulls(self, batch: CellBatch, data: _DataTerm) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """w γᵢ and w βᵢ with βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ, of cells as far as they can be trusted."""
-        y, outputs = batch.y.to(data.f.dtype), batch.outputs[batch.column]
-
-        def derivatives(variance: Tensor) -> tuple[Tensor, Tensor]:
-            return self.likelihood.site_derivatives(data.f, variance, y, outputs, batch.exposure)
-
-        slope, β = data.slope, precisions(data.curvature)
-        if not isinstance(self.likelihood, Gaussian):
-            known = (data.variance, y, data.slope, data.curvature)
-            slope, β = trusted_sites(*known, derivatives, self.likelihood.is_discrete) or (slope, β)
+        cells = data.f, data.variance, batch.y.to(data.f.dtype), batch.outputs[batch.column], batch.exposure
+        slope, β, _ = trusted_sites(self.likelihood, *cells, (data.slope, data.curvature))
         return batch.cell_weight * (slope + β * data.mean), batch.cell_weight * β
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: KroneckerMoments) -> ElboTerms:

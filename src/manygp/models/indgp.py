@@ -11,20 +11,23 @@ from torch import Tensor, nn
 from manygp.data import Grid, OutputScale, Scaling, Table
 from manygp.data.splits import pattern_split
 from manygp.errors import DataError
-from manygp.likelihoods import Likelihood
+from manygp.likelihoods import Gaussian, Likelihood
+from manygp.linalg import matvec
 from manygp.models.evidence import Lengthscales
 from manygp.models.exact import ExactBatch
 from manygp.models.layout import Padding, pad_groups
 from manygp.models.minimise import Minimum, minimise_each
 from manygp.models.pooling import pooled_prior
 from manygp.variational import (
-    BatchMoments,
     CellBatch,
-    ConditionalBatch,
+    Conditional,
     ElboTerms,
-    InducingBatch,
-    NaturalPosteriorBatch,
+    InducingGP,
+    NaturalPosterior,
+    PosteriorMoments,
     Projection,
+    natural_step,
+    trusted_sites,
 )
 
 __all__ = [
@@ -68,7 +71,7 @@ class SparseIndependentModel(nn.Module):
         Constants b_p, shape (p, 1), or None for none.
     """
 
-    def __init__(self, processes: InducingBatch, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
+    def __init__(self, processes: InducingGP, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
         super().__init__()
         self.processes, self.likelihood = processes, likelihood
         self.bias = None if bias is None else nn.Parameter(bias.double().clone())
@@ -78,7 +81,7 @@ class SparseIndependentModel(nn.Module):
         """Parameters but for kernels, means and likelihood: P M D + P M + P M², and 2 P² of attention (appendix I)."""
         mixture, m = self.processes.kernels.mixture, self.processes.num_inducing
         weights = 0 if mixture is None else mixture.num_weights
-        return weights + self.processes.Z.numel() + len(self.processes.posterior.mean) * (m + m**2)
+        return weights + self.processes.Z.numel() + self.processes.posterior.shape[0] * (m + m**2)
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
@@ -107,19 +110,17 @@ class SparseIndependentModel(nn.Module):
     @torch.no_grad()
     def _natural_step(self, batch: CellBatch, view: "_View", rate: float) -> None:
         posterior, padding, projection = self.processes.posterior, view.padding, view.projection
-        assert isinstance(posterior, NaturalPosteriorBatch)
-        q = posterior.moments(batch.outputs)
+        assert isinstance(posterior, NaturalPosterior)
+        q, cells = posterior.moments(batch.outputs), batch.outputs[batch.column]
         mean, variance = view.marginals(q)
-        cells = batch.outputs[batch.column]
-        by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, batch.y.to(mean.dtype), cells)
+        slope, β, _ = trusted_sites(self.likelihood, mean, variance, batch.y.to(mean.dtype), cells)
         # An output's cells count w / w_p times against its KL divergence.
         weight = (batch.cell_weight / batch.output_weight).unsqueeze(-1)
-        # Λ̂ = I + w Aᵀ diag(β) A with β = −2 ∂E/∂v, held at zero where the likelihood is not log-concave
-        target = projection.precision(weight * padding.pad((-2.0 * by_variance).clamp(min=0.0)))
-        gradient = projection.pull(weight * padding.pad(by_mean)) - q.mean
-        factor = posterior.sharpen(target, rate, batch.outputs)
-        step = torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1)
-        posterior.shift(rate * step, batch.outputs)
+        # Λ̂ = I + w Aᵀ diag(β) A,  θ̂ = w Aᵀ (∂E/∂μ + β A m)
+        β = weight * padding.pad(β)
+        theta = projection.pull(weight * padding.pad(slope) + β * matvec(projection.A, q.mean))
+        moves = None if isinstance(self.likelihood, Gaussian) else view.moves
+        natural_step(posterior, q, theta, projection.precision(β), rate, moves, batch.outputs)
 
     @torch.no_grad()
     def settle(self, batch: CellBatch) -> None:
@@ -165,16 +166,21 @@ class _View:
     projection: Projection
     level: Float[Tensor, " b"] | None
 
-    def marginals(self, q: BatchMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+    def marginals(self, q: PosteriorMoments) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """Mean and variance of f at every cell."""
         mean, variance = (self.padding.take(values) for values in self.projection.marginals(q))
         return mean if self.level is None else mean + self.level, variance
+
+    def moves(self, change: Float[Tensor, "p m"]) -> Float[Tensor, "p c"]:
+        """How far the means of f at cells go with those of v; zeros in the padding."""
+        padding = self.padding
+        return padding.pad(padding.take(matvec(self.projection.A, change)))
 
 
 class IndependentPredictor:
     """Marginals of f at any cells."""
 
-    def __init__(self, conditional: ConditionalBatch, bias: Float[Tensor, " p"] | None):
+    def __init__(self, conditional: Conditional, bias: Float[Tensor, " p"] | None):
         self.conditional, self.bias = conditional, bias
         self.width = conditional.alpha.shape[1]
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
-from manygp.kernels import cross_covariance, kernel_diagonal
+from manygp.linalg import cholesky_pivots
+from manygp.variational import KernelBatch, covariance_of
 
 __all__ = ["greedy_inducing", "sample_cells", "sample_places"]
 
@@ -58,21 +59,18 @@ def _observed_subset(table: Grid, size: int, rng: np.random.Generator) -> tuple[
 
 
 @torch.no_grad()
-def greedy_inducing(kernel: Kernel, candidates: Float[Tensor, "c e"], num_inducing: int) -> Float[Tensor, "m e"]:
-    """Inducing points among candidates, each where the variance left by those before is largest.
+def greedy_inducing(
+    kernel: Kernel | KernelBatch, candidates: Float[Tensor, "c e"], num_inducing: int
+) -> Float[Tensor, "*q m e"]:
+    """Inducing points among candidates, of every kernel, each where the variance left by those before is largest.
 
     This is a pivoted Cholesky factorisation of the candidates' covariance: O(c m²) time, O(c m) memory.
     """
-    left = kernel_diagonal(kernel, candidates).clone()
-    rows = candidates.new_zeros(num_inducing, candidates.shape[0])
-    chosen: list[int] = []
-    for i in range(num_inducing):
-        pivot = int(left.argmax())
-        chosen.append(pivot)
-        k = cross_covariance(kernel, candidates[pivot : pivot + 1], candidates)[0]
-        # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
-        row = (k - rows[:i, pivot] @ rows[:i]) / left[pivot].clamp(min=1e-12).sqrt()
-        rows[i] = row
-        left.sub_(row.square()).clamp_(min=0.0)
-        left[pivot] = -1.0
-    return candidates[chosen].clone()
+    k = covariance_of(kernel)
+    diagonal = k.diagonal(candidates)
+    chosen = cholesky_pivots(
+        diagonal.view(-1, len(candidates)),
+        lambda pivot: k(candidates[pivot].unsqueeze(-2), candidates).squeeze(-2),
+        num_inducing,
+    )
+    return candidates[chosen].view(*diagonal.shape[:-1], num_inducing, -1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from manygp.data.search import CellSearch
 from manygp.data.table import IntArray
-from manygp.kernels import group_covariance, kernel_diagonal, is_fused
+from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
 from manygp.linalg import safe_cholesky
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
@@ -189,7 +189,7 @@ class NeighborPredictor:
         return torch.where(seen, share, -1.0).topk(k, dim=1).indices
 
     def _cross(self, a: Points, b: Points, ea: Tensor, eb: Tensor, Aa: Tensor, Ab: Tensor) -> Tensor:
-        S = group_covariance(self.model.gp.kernel, ea, eb) - Aa @ Ab.mT
+        S = cross_covariance(self.model.gp.kernel, ea, eb) - Aa @ Ab.mT
         for term in self.model.terms:
             S = S + term.covariance(a, b)
         return S

@@ -16,12 +16,12 @@ from manygp.models.layout import CellGrid, grid_of_cells
 from manygp.models.orthogonal import Basis, Rows, Sites, project
 from manygp.variational import (
     CellBatch,
-    ConditionalBatch,
+    Conditional,
     ElboTerms,
-    InducingBatch,
+    InducingGP,
     KernelBatch,
     KnownInputs,
-    NaturalPosteriorBatch,
+    NaturalPosterior,
     Projection,
 )
 
@@ -137,7 +137,7 @@ class OrthogonalMixingModel(nn.Module):
     def __init__(
         self,
         basis: Basis,
-        processes: InducingBatch | ExactProcesses,
+        processes: InducingGP | ExactProcesses,
         likelihood: Gaussian,
         projection: str = "matched",
         regularisation: float = 1.0,
@@ -207,24 +207,26 @@ class OrthogonalMixingModel(nn.Module):
 
     def bound(self, rows: Rows, weight: float = 1.0, rate: float | None = None) -> ElboTerms:
         """The bound with sparse processes from rows of some weight, after a natural step if a rate is given."""
-        assert isinstance(self.processes, InducingBatch)
+        assert isinstance(self.processes, InducingGP)
         if self.is_coupled:
             return self._coupled_bound(self.coupled(rows), self.processes.project(rows.x), weight, rate)
         sites = self.sites(rows)
-        evidence = self.processes.evidence(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
+        evidence = self.processes.evidence_of_values(rows.x, sites.mean.T, (sites.noise + self.basis.D).T)
         posterior = self.processes.posterior
-        if rate is not None:
-            assert isinstance(posterior, NaturalPosteriorBatch)
-            evidence.natural_step(posterior, weight, rate)
-        q = posterior.moments()
-        data = evidence.expected_log_lik(q) + self.regularisation * sites.log_scale.sum()
+        if rate is None:
+            q = posterior.moments()
+            data = evidence.expected_log_lik(q)
+        else:
+            assert isinstance(posterior, NaturalPosterior)
+            data, q = evidence.natural_step(posterior, weight, rate)
+        data = data + self.regularisation * sites.log_scale.sum()
         return ElboTerms(weight * data, q.kl().sum(), torch.zeros_like(data))
 
     def _coupled_bound(self, rows: CoupledRows, projection: Projection, weight: float, rate: float | None) -> ElboTerms:
-        assert isinstance(self.processes, InducingBatch)
+        assert isinstance(self.processes, InducingGP)
         posterior = self.processes.posterior
         if rate is not None:
-            assert isinstance(posterior, NaturalPosteriorBatch)
+            assert isinstance(posterior, NaturalPosterior)
             rows.natural_step(posterior, projection, weight, rate)
         q = posterior.moments()
         data = rows.expected_log_lik(*projection.marginals(q))
@@ -263,7 +265,7 @@ class OrthogonalMixingModel(nn.Module):
 class OrthogonalPredictor:
     """Marginals of f = H (z + ξ) at any cells."""
 
-    def __init__(self, model: OrthogonalMixingModel, conditional: ConditionalBatch | ExactConditional):
+    def __init__(self, model: OrthogonalMixingModel, conditional: Conditional | ExactConditional):
         self.model, self.conditional = model, conditional
         self.H, self.D = model.basis.H.detach(), model.basis.D.detach()
         self.known = KnownInputs(model.x)
@@ -306,7 +308,7 @@ class OrthogonalPredictor:
 class CoupledPredictor(OrthogonalPredictor):
     """Marginals of f = U a' with a' = S^½ (z + ξ), whose elements depend on each other at inputs of rows with gaps."""
 
-    def __init__(self, model: OrthogonalMixingModel, conditional: ConditionalBatch):
+    def __init__(self, model: OrthogonalMixingModel, conditional: Conditional):
         super().__init__(model, conditional)
         empty = model.row_pull.new_zeros(len(model.row_pull))
         rows = Rows(model.x, model.pattern_gram, model.row_pattern, model.row_pull, empty, empty)

@@ -15,7 +15,7 @@ from manygp.models.mixing_start import factor_series, series_kernels
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import Rows
 from manygp.models.processes import place_points, variance_left
-from manygp.variational import InducingBatch
+from manygp.variational import InducingGP
 
 __all__ = ["climb_likelihood", "start_orthogonal"]
 
@@ -68,7 +68,7 @@ def start_orthogonal(
         outputscale = outputscale / variance
     processes.kernels.rescale(lengthscale, outputscale)
     D = _NOISE_SHARE * model._prior_variance()
-    if isinstance(processes, InducingBatch):
+    if isinstance(processes, InducingGP):
         place_points(processes, table, scaling, rng)
         # What inducing points cannot represent looks like white noise.
         D = D + variance_left(processes, table, scaling)

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from manygp.data import Scaling, Table
 from manygp.models.evidence import Lengthscales
-from manygp.variational import InducingBatch, KernelBatch
+from manygp.models.inducing import greedy_inducing
+from manygp.variational import InducingGP
 
-__all__ = ["choose_num_points", "greedy_points", "place_points", "start_processes", "variance_left"]
+__all__ = ["choose_num_points", "place_points", "start_processes", "variance_left"]
 
 _MIN_POINTS, _MAX_POINTS = 20, 200
 _MAX_CANDIDATES = 2000
@@ -29,7 +30,7 @@ def choose_num_points(table: Table, scaling: Scaling, found: Lengthscales, num_p
 
 @torch.no_grad()
 def start_processes(
-    processes: InducingBatch, table: Table, scaling: Scaling, found: Lengthscales, rng: np.random.Generator
+    processes: InducingGP, table: Table, scaling: Scaling, found: Lengthscales, rng: np.random.Generator
 ) -> None:
     """Start in lengthscale units, with inducing points among the inputs."""
     processes.units.copy_(torch.as_tensor(found.lengthscale))
@@ -39,7 +40,7 @@ def start_processes(
 
 
 @torch.no_grad()
-def variance_left(processes: InducingBatch, table: Table, scaling: Scaling) -> Float[Tensor, " q"]:
+def variance_left(processes: InducingGP, table: Table, scaling: Scaling) -> Float[Tensor, " q"]:
     """Mean variance of every process that its inducing points leave open at the inputs."""
     chosen = np.linspace(0, table.num_inputs - 1, min(table.num_inputs, _MAX_CANDIDATES)).astype(int)
     projection = processes.project(torch.as_tensor(scaling.scale_x(table.X[chosen])))
@@ -47,32 +48,8 @@ def variance_left(processes: InducingBatch, table: Table, scaling: Scaling) -> F
 
 
 @torch.no_grad()
-def place_points(processes: InducingBatch, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
+def place_points(processes: InducingGP, table: Table, scaling: Scaling, rng: np.random.Generator) -> None:
     """Put the inducing points of every process where they explain most."""
     chosen = rng.choice(table.num_inputs, min(table.num_inputs, _MAX_CANDIDATES), replace=False)
     candidates = torch.as_tensor(scaling.scale_x(table.X[chosen])) / processes.units
-    processes.Z.copy_(greedy_points(processes.kernels, candidates, processes.num_inducing))
-
-
-@torch.no_grad()
-def greedy_points(kernels: KernelBatch, candidates: Float[Tensor, "c d"], num_points: int) -> Float[Tensor, "q m d"]:
-    """Points among candidates for every kernel, each where the variance left by those before is largest.
-
-    A pivoted Cholesky factorisation for all kernels at once: O(q c m²) time, O(q c m) memory.
-    """
-    rows = kernels.rows()
-    left = kernels.diagonal(rows, candidates).clone()
-    factor = candidates.new_zeros(kernels.size, num_points, len(candidates))
-    every = torch.arange(kernels.size, device=candidates.device)
-    chosen = torch.zeros(kernels.size, num_points, dtype=torch.int64, device=candidates.device)
-    for i in range(num_points):
-        pivot = left.argmax(-1)
-        chosen[:, i] = pivot
-        k = kernels.covariance(rows, candidates[pivot].unsqueeze(1), candidates).squeeze(1)
-        # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
-        known = (factor[every, :i, pivot].unsqueeze(-2) @ factor[:, :i]).squeeze(-2)
-        row = (k - known) / left[every, pivot].clamp(min=1e-12).sqrt().unsqueeze(-1)
-        factor[:, i] = row
-        left.sub_(row.square()).clamp_(min=0.0)
-        left[every, pivot] = -1.0
-    return candidates[chosen]
+    processes.Z.copy_(greedy_inducing(processes.kernels, candidates, processes.num_inducing))

@@ -13,7 +13,7 @@ from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import conjugate_gradients, safe_cholesky
 from manygp.models.layout import distinct_inputs, pad_groups
-from manygp.variational import CellBatch, ElboTerms, TensorNormal
+from manygp.variational import CellBatch, ElboTerms, TensorNormal, trusted_rate, trusted_sites
 
 __all__ = ["NetworkPredictor", "RegressionNetwork", "choose_output_shape"]
 
@@ -217,10 +217,8 @@ class RegressionNetwork(nn.Module):
         """∂E/∂μ and the curvature β = −2 ∂E/∂v of every cell, zero where nothing is observed."""
         mean, variance = self._marginals(batch, view, q)
         y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
-        by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, y, outputs)
-        p = len(batch.outputs)
-        # Held at zero where the likelihood is not log-concave.
-        return view.grid(by_mean, p), view.grid((-2.0 * by_variance).clamp(min=0.0), p)
+        slope, β, _ = trusted_sites(self.likelihood, mean, variance, y, outputs)
+        return view.grid(slope, len(batch.outputs)), view.grid(β, len(batch.outputs))
 
     def _step_latents(
         self, batch: CellBatch, view: _View, q: _Moments, by_mean: Tensor, β: Tensor, rate: float
@@ -245,6 +243,9 @@ class RegressionNetwork(nn.Module):
             return (1.0 - rate) * Σinv @ step @ Ωinv + rate * joint
 
         step = conjugate_gradients(curvature, lambda x: Σ @ x @ Ω, w * C.T @ by_h - F.mean, _ITERATIONS)
+        if not isinstance(self.likelihood, Gaussian):
+            moves = torch.einsum("apq,aq->ap", q.W, C @ step).flatten()
+            rate = float(trusted_rate(moves.index_select(0, view.place), rate))
         F.mean.add_(rate * step)
 
     def _step_weights(
@@ -273,6 +274,10 @@ class RegressionNetwork(nn.Module):
             return joint if is_all_whole else (1.0 - g) * (Γ1inv @ step @ Γ2inv) / γ + g * joint
 
         step = conjugate_gradients(curvature, lambda x: γ * (Γ1 @ x @ Γ2), right, _WEIGHT_ITERATIONS, num_batch_dims=1)
+        if not isinstance(self.likelihood, Gaussian):
+            # Every output by itself, and nothing where it is not observed.
+            moves = torch.einsum("an,pnq,aq->ap", C, step, q.h) * view.grid(torch.ones_like(batch.y), len(mean)).sign()
+            g = trusted_rate(moves.T, rate).view(-1, 1, 1)
         W.mean.index_copy_(0, batch.outputs, mean + g * step)
 
     def _step_weight_covariances(self, batch: CellBatch, C: Tensor, E: Tensor, β: Tensor, rate: float) -> None:

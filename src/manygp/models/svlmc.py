@@ -13,11 +13,12 @@ from manygp.linalg import gaussian_kl
 from manygp.models.layout import CellGrid, distinct_inputs, grid_of_cells
 from manygp.variational import (
     CellBatch,
-    ConditionalBatch,
+    Conditional,
     ElboTerms,
-    InducingBatch,
-    NaturalPosteriorBatch,
+    InducingGP,
+    NaturalPosterior,
     Projection,
+    trusted_sites,
 )
 
 __all__ = ["MIXING_POSTERIORS", "LinearMixingModel", "Mixing", "MixingPredictor"]
@@ -108,7 +109,7 @@ class LinearMixingModel(nn.Module):
 
     def __init__(
         self,
-        processes: InducingBatch,
+        processes: InducingGP,
         likelihood: Likelihood,
         mixing: Mixing,
         bias: Float[Tensor, "p 1"] | None = None,
@@ -157,14 +158,12 @@ class LinearMixingModel(nn.Module):
     def _natural_step(self, batch: CellBatch, view: _View, rate: float) -> None:
         """A natural step on all q(u_l) at once, see `Projection.joint_step`."""
         posterior, w, cells = self.processes.posterior, batch.cell_weight, view.cells
-        assert isinstance(posterior, NaturalPosteriorBatch)
-        W, s = view.mean, view.variance
-        level, uncertainty = view.projection.marginals(posterior.moments())
+        assert isinstance(posterior, NaturalPosterior)
+        W, s, q = view.mean, view.variance, posterior.moments()
+        level, uncertainty = view.projection.marginals(q)
         mean, variance = self._marginals(batch, view, level, uncertainty)
         y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
-        by_mean, by_variance = self.likelihood.site_derivatives(mean, variance, y, outputs)
-        # βᵢ = −2 ∂E/∂vᵢ, held at zero where the likelihood is not log-concave
-        β = (-2.0 * by_variance).clamp(min=0.0)
+        by_mean, β, _ = trusted_sites(self.likelihood, mean, variance, y, outputs)
         spread = cells.collect(β, s)
 
         def couple(change: Tensor) -> Tensor:
@@ -173,7 +172,8 @@ class LinearMixingModel(nn.Module):
         # Precision of process l alone w Σ_p β (W²_pl + s_pl), and its gradient w Σ_p (W_pl ∂E/∂μ − β s_pl μ_l)
         alone = w * (cells.collect(β, W.square()) + spread).T
         gradient = w * (cells.collect(by_mean, W) - spread * level.T).T
-        view.projection.joint_step(posterior, alone, gradient, couple, rate)
+        mix = None if isinstance(self.likelihood, Gaussian) else lambda change: cells.mix(change.T, W)
+        view.projection.joint_step(posterior, q, alone, gradient, couple, rate, mix)
 
     def _terms(self, batch: CellBatch, view: _View) -> ElboTerms:
         q = self.processes.posterior.moments()
@@ -216,7 +216,7 @@ def mixed_moments(
 class MixingPredictor:
     """Mean and variance of f at any cells."""
 
-    def __init__(self, model: LinearMixingModel, conditional: ConditionalBatch):
+    def __init__(self, model: LinearMixingModel, conditional: Conditional):
         self.model, self.conditional = model, conditional
         self.width = conditional.alpha.numel()
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.kernels import cross_covariance, group_covariance, is_fused
-from manygp.likelihoods import Gaussian, Likelihood
+from manygp.kernels import cross_covariance, is_fused
+from manygp.likelihoods import Likelihood
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.terms import Points, Term
@@ -214,7 +214,7 @@ class TransformedLatentModel(LatentVariableModel):
 
     def covariance(self, a: Points, e: Float[Tensor, "*g c e"]) -> Float[Tensor, "*g c c"]:
         """Covariance of f and all terms between cells of a group with embeddings e."""
-        total = group_covariance(self.gp.kernel, e, e)
+        total = cross_covariance(self.gp.kernel, e, e)
         for term in self.terms:
             total = total + term.covariance(a, a)
         return total

@@ -29,7 +29,7 @@ from manygp.paper.predictions import save_predictions
 from manygp.paper.problem import Problem, values_of
 from manygp.paper.records import METRICS, Record, Run, write_record
 from manygp.paper.settings import COORDINATES
-from manygp.variational import NaturalPosterior, NaturalPosteriorBatch, TensorNormal
+from manygp.variational import NaturalPosterior, TensorNormal
 from manygp.variational.kronecker import NaturalKronecker
 
 __all__ = ["carry_out", "count_parameters"]
@@ -39,7 +39,7 @@ _TRAIN_CELLS = 50_000
 # Variance of a new output's latent vector around its coordinates, as published.
 _NEW_OUTPUT_VARIANCE = 0.1
 # Posteriors that natural steps move: what they learn is in buffers of their own, and in no parameter.
-_NATURAL = (NaturalPosterior, NaturalPosteriorBatch, NaturalKronecker, TensorNormal)
+_NATURAL = (NaturalPosterior, NaturalKronecker, TensorNormal)
 
 
 def carry_out(run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool) -> Record:

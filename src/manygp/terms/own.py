@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.kernels import correlation, squared_distances
+from manygp.kernels import stationary
 from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["OwnPart"]
@@ -44,7 +44,8 @@ class OwnPart(Term):
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         lengthscale = self.log_lengthscale.exp()
-        ρ = correlation(squared_distances(a.x.double() / lengthscale, b.x.double() / lengthscale), _SMOOTHNESS)
+        one = torch.ones_like(lengthscale[0])
+        ρ = stationary(a.x.double() / lengthscale, b.x.double() / lengthscale, one, _SMOOTHNESS)
         return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * ρ, 0.0)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:

@@ -1,8 +1,8 @@
 """Progress on the terminal: epochs, bound per cell, time left."""
 
 import sys
-from importlib.util import find_spec
 from contextlib import suppress
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Protocol
 

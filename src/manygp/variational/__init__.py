@@ -5,44 +5,38 @@ Nothing here knows of tables, devices or training loops. The bound of a model is
 """
 
 from manygp.variational.bound import CellBatch, ElboTerms
+from manygp.variational.conditional import Conditional
 from manygp.variational.coordinates import CoordinatePrior
 from manygp.variational.evidence import Evidence, GaussianEvidence
-from manygp.variational.evidence_batch import GaussianEvidenceBatch
 from manygp.variational.groups import Groups
-from manygp.variational.inducing import Conditional, InducingGP
-from manygp.variational.inducing_batch import ConditionalBatch, InducingBatch, Projection
-from manygp.variational.kernel_batch import KernelBatch, Mixture
+from manygp.variational.inducing import InducingGP
+from manygp.variational.kernel_batch import KernelBatch, Mixture, covariance_of
 from manygp.variational.known_inputs import KnownInputs
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
-from manygp.variational.posterior_batch import BatchMoments, CholeskyPosteriorBatch, NaturalPosteriorBatch
+from manygp.variational.projection import Projection
 from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
+from manygp.variational.trust import natural_step, trusted_rate, trusted_sites
 from manygp.variational.vecchia import VecchiaEvidence, projected_rows
 
 __all__ = [
     "LATENT_POSTERIORS",
-    "BatchMoments",
     "CellBatch",
     "CholeskyPosterior",
-    "CholeskyPosteriorBatch",
     "Conditional",
-    "ConditionalBatch",
     "CoordinatePrior",
     "ElboTerms",
     "Evidence",
     "GaussianEvidence",
-    "GaussianEvidenceBatch",
     "Groups",
-    "InducingBatch",
     "InducingGP",
     "KernelBatch",
     "KnownInputs",
     "Latents",
     "Mixture",
     "NaturalPosterior",
-    "NaturalPosteriorBatch",
     "Posterior",
     "PosteriorMoments",
     "Projection",
@@ -50,5 +44,9 @@ __all__ = [
     "SiteEvidence",
     "TensorNormal",
     "VecchiaEvidence",
+    "covariance_of",
+    "natural_step",
     "projected_rows",
+    "trusted_rate",
+    "trusted_sites",
 ]

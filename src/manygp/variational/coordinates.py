@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.data.coordinates import CoordinateMap
+from manygp.kernels import matern
 from manygp.linalg import safe_cholesky
 
 __all__ = ["CoordinatePrior"]
@@ -266,7 +267,7 @@ class _Tried:
         apart = torch.where(eye > 0, torch.inf, D).amin(-1)
         unit = float(apart[apart > 0].median()) if bool((apart > 0).any()) else 1.0
         kernels = [(ν, scale * unit, nugget) for ν, scale, nugget in tried]
-        each = [_misfit(safe_cholesky(_matern(D / length, ν) + nugget * eye), y) for ν, length, nugget in kernels]
+        each = [_misfit(safe_cholesky(_correlation(D / length, ν) + nugget * eye), y) for ν, length, nugget in kernels]
         Q, logdet = (torch.stack(parts) for parts in zip(*each, strict=True))
         evidence, parameters = _at_best(Q, logdet, D.shape[-1] - 1, freedoms)
         return cls(D.new_tensor(kernels), parameters, evidence)
@@ -307,8 +308,8 @@ def _krige(
     nugget: float,
 ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b 1"], Float[Tensor, "b c"], Float[Tensor, "b 1"]]:
     """Means, and variances and misfits per unit of variance, with the log determinants of `_misfit`."""
-    r = _matern(d / length, ν).unsqueeze(-1)
-    L = safe_cholesky(_matern(D / length, ν) + (nugget + noise).diag_embed())
+    r = _correlation(d / length, ν).unsqueeze(-1)
+    L = safe_cholesky(_correlation(D / length, ν) + (nugget + noise).diag_embed())
     white = torch.linalg.solve_triangular(L, torch.cat([y, torch.ones_like(r), r], -1), upper=False)
     a, o, q = white[..., :-2], white[..., -2:-1], white[..., -1:]
     # Ordinary kriging: μ = 1ᵀR⁻¹y / 1ᵀR⁻¹1, and its own uncertainty in the variance
@@ -367,11 +368,8 @@ def _log_evidence(
     return 0.5 * ν0 * (0.5 * ν0 * σ2).log() - 0.5 * (ν0 + n) * (0.5 * (ν0 * σ2 + Q)).log() - logdet + constant
 
 
-def _matern(r: Tensor, ν: float) -> Tensor:
-    if ν == 0.5:
-        return torch.exp(-r)
-    t = math.sqrt(2.0 * ν) * r
-    return (1.0 + t) * torch.exp(-t) if ν == 1.5 else (1.0 + t + t.square() / 3.0) * torch.exp(-t)
+def _correlation(distance: Tensor, ν: float) -> Tensor:
+    return matern(distance.square(), ν)[0]
 
 
 def _distances(a: Float[Tensor, "b k f"], b: Float[Tensor, "b j f"]) -> Float[Tensor, "b k j"]:

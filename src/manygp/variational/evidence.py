@@ -2,7 +2,7 @@
 
 Two leaves of one interface. With Gaussian noise, the same for all cells or not, the batch enters through three
 statistics, here; with any other likelihood it enters through the marginals of its cells, see
-`manygp.variational.sites`.
+`manygp.variational.sites`. Axes *q count processes, each with cells and q(v) of its own.
 """
 
 import math
@@ -20,6 +20,8 @@ from manygp.linalg import (
     add_gram,
     from_lower,
     lower_product,
+    matvec,
+    outer,
     projected,
     safe_cholesky,
     symmetrize,
@@ -71,12 +73,12 @@ class GaussianEvidence(Evidence):
     """
 
     K: CovarianceRows
-    y: Float[Tensor, " b"]
-    AA: Float[Tensor, "m m"]
-    Ay: Float[Tensor, " m"]
+    y: Float[Tensor, "*q b"]
+    AA: Float[Tensor, "*q m m"]
+    Ay: Float[Tensor, "*q m"]
     diagonal_sum: Float[Tensor, ""]
     noise: Float[Tensor, ""]
-    Linv: Float[Tensor, "m m"]
+    Linv: Float[Tensor, "*q m m"]
     deviation_sum: Float[Tensor, ""] | float = 0.0
     correction: Float[Tensor, ""] | float = 0.0
 
@@ -84,17 +86,17 @@ class GaussianEvidence(Evidence):
     def from_batch(
         cls,
         kernel: Kernel,
-        e: Float[Tensor, "b e"],
-        Z: Float[Tensor, "m e"],
-        y: Float[Tensor, " b"],
+        e: Float[Tensor, "*#q b e"],
+        Z: Float[Tensor, "*q m e"],
+        y: Float[Tensor, "*q b"],
         noise: Float[Tensor, ""],
         jitter: float,
-        deviation: Float[Tensor, " b"] | None = None,
+        deviation: Float[Tensor, "*q b"] | None = None,
         tight: bool = False,
     ) -> "GaussianEvidence":
         """Statistics of cells with embeddings e, values y and log noise log σ² + δ, for the standard or tight bound.
 
-        Covariances are in the dtype of e, the rest in that of Z.
+        Covariances are in the dtype of e, the rest in that of Z. A kernel with a batch shape makes a batch of it.
         """
         diagonal, log_weight, y = kernel_diagonal(kernel, e).to(Z.dtype), None, y.to(Z.dtype)
         own = diagonal
@@ -105,7 +107,7 @@ class GaussianEvidence(Evidence):
         diagonal_sum, K = diagonal.sum(), CovarianceRows(kernel, e, Z, log_weight, keep=True)
         with torch.no_grad():
             Linv = triangular_inverse(safe_cholesky(K.Kuu, jitter))
-            error = blur(K.Kuu, Linv, diagonal_sum / noise)
+            error = blur(K.Kuu, Linv, diagonal.sum(-1) / noise)
         if not is_precise_enough(e.dtype, error):
             e = e.to(Z.dtype)
             K = CovarianceRows(kernel, e, Z, log_weight, keep=True)
@@ -122,7 +124,7 @@ class GaussianEvidence(Evidence):
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         misfit = self._misfit(q) + self.y.square().sum() + self.diagonal_sum
-        log_noise = len(self.y) * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
+        log_noise = self.y.numel() * torch.log(2.0 * math.pi * self.noise) + self.deviation_sum
         return self.correction - 0.5 * (log_noise + misfit / self.noise)
 
     def _misfit(self, q: PosteriorMoments) -> Float[Tensor, ""]:
@@ -132,24 +134,24 @@ class GaussianEvidence(Evidence):
         costs several times as much.
         """
         with torch.no_grad():
-            m, R = q.mean, torch.addr(q.covariance, q.mean, q.mean)
-            R.diagonal().sub_(1.0)
-            misfit = (R * self.AA).sum() - 2.0 * (m @ self.Ay)
+            m, R = q.mean, q.covariance + outer(q.mean, q.mean)
+            R.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+            misfit = (R * self.AA).sum() - 2.0 * (m * self.Ay).sum()
         if not torch.is_grad_enabled():
             return misfit
         with torch.no_grad():
             # ∂/∂L = 2 L⁻ᵀ (m Ayᵀ − R AAᵀ), and L⁻ᵀ sym(tril(Lᵀ ∂/∂L)) L⁻¹ takes it from L to Kuu
-            lower = lower_product(R, self.AA).addr_(m, self.Ay, beta=-1.0).tril_()
-            lower.diagonal().mul_(0.5)
-            by_Kuu = unwhitened(self.Linv, lower + lower.T)
-            by_K, by_y = self._misfit_of_cells(unwhitened(self.Linv, R), self.Linv.T @ m)
-            by_m, by_S = 2.0 * (self.AA @ m - self.Ay), self.AA
+            lower = (outer(m, self.Ay) - lower_product(R, self.AA)).tril_()
+            lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+            by_Kuu = unwhitened(self.Linv, lower + lower.mT)
+            by_K, by_y = self._misfit_of_cells(unwhitened(self.Linv, R), matvec(self.Linv.mT, m))
+            by_m, by_S = 2.0 * (matvec(self.AA, m) - self.Ay), self.AA
         inputs = [*self.K.inputs, self.y, q.mean, q.covariance]
         return with_gradients(misfit, inputs, [*self.K.gradients(by_K, by_Kuu), by_y, by_m, by_S])
 
     def _misfit_of_cells(
-        self, W: Float[Tensor, "m m"], α: Float[Tensor, " m"]
-    ) -> tuple[tuple[Tensor, ...], Float[Tensor, " b"]]:
+        self, W: Float[Tensor, "*q m m"], α: Float[Tensor, "*q m"]
+    ) -> tuple[tuple[Tensor, ...], Float[Tensor, "*q b"]]:
         """Gradients of the misfit through K, and for y."""
         dtype, room = self.K.dtype, self.K.room(self.K.dtype)
         W, α, y = 2.0 * W.to(dtype), -2.0 * α.to(dtype), self.y.detach().to(dtype)
@@ -158,8 +160,9 @@ class GaussianEvidence(Evidence):
         def visit(chunk: slice, K: Tensor) -> Tensor:
             # ∂/∂K = 2 K L⁻ᵀ R L⁻¹ − 2 y mᵀ L⁻¹,  ∂/∂y = −2 K L⁻ᵀ m
             if self.y.requires_grad:
-                torch.mv(K, α, out=by_y[chunk])
-            return torch.mm(K, W, out=room[: len(K)]).addr_(y[chunk], α)
+                by_y[..., chunk] = matvec(K, α)
+            product = torch.matmul(K, W, out=room[..., : K.shape[-2], :])
+            return product.addcmul_(y[..., chunk, None], α.unsqueeze(-2))
 
         return self.K.visit(visit), by_y
 
@@ -168,34 +171,35 @@ class GaussianEvidence(Evidence):
         # Λ̂ = I + w AAᵀ / σ²,  θ̂ = w Ay / σ²
         w = weight / self.noise
         precision = w * self.AA
-        precision.diagonal().add_(1.0)
+        precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return w * self.Ay, precision
 
 
 def statistics(
-    K: CovarianceRows, y: Float[Tensor, " b"], Linv: Float[Tensor, "m m"], is_stiff: bool
-) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+    K: CovarianceRows, y: Float[Tensor, "*q b"], Linv: Float[Tensor, "*q m m"], is_stiff: bool
+) -> tuple[Float[Tensor, "*q m m"], Float[Tensor, "*q m"]]:
     """AAᵀ = L⁻¹ KᵀK L⁻ᵀ and Ay = L⁻¹ Kᵀy, by half of a B x M x M product.
 
     It takes another half where the problem `is_stiff`: KᵀK squares the condition number, so that small eigenvalues of
     Kuu turn its rounding errors into errors of the precision. There K is projected by L⁻ᵀ first. Sums over cells have
     the dtype of L⁻¹ in any case, so that AAᵀ is a Gram matrix to the last digit.
     """
-    KK, Ky = torch.zeros_like(Linv), Linv.new_zeros(len(Linv))
+    KK, Ky = torch.zeros_like(Linv), Linv.new_zeros(Linv.shape[:-1])
     for chunk, rows in K:
         rows = projected(rows.to(Linv.dtype), Linv) if is_stiff else rows.to(Linv.dtype)
         add_gram(KK, rows)
-        Ky.addmv_(rows.T, y[chunk])
+        Ky.add_(matvec(rows.mT, y[..., chunk]))
     KK = from_lower(KK)
-    return (KK, Ky) if is_stiff else (whitened(Linv, KK), Linv @ Ky)
+    return (KK, Ky) if is_stiff else (whitened(Linv, KK), matvec(Linv, Ky))
 
 
-def blur(Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"], information: Float[Tensor, ""]) -> float:
+def blur(Kuu: Float[Tensor, "*q m m"], Linv: Float[Tensor, "*q m m"], information: Float[Tensor, "*q"]) -> float:
     """What relative errors of one in KᵀK come to in the precision of q(v), where Σᵢ βᵢ kᵢᵢ is the information of cells.
 
-    An error of Σᵢ βᵢ kᵢᵢ kₘₘ in Kᵀ diag(β) K is multiplied by |L⁻¹|².
+    An error of Σᵢ βᵢ kᵢᵢ kₘₘ in Kᵀ diag(β) K is multiplied by |L⁻¹|². Of a batch, the largest.
     """
-    return float(information * Kuu.diagonal().max() * Linv.square().sum())
+    prior = Kuu.diagonal(dim1=-2, dim2=-1).amax(-1)
+    return float((information * prior * Linv.square().sum((-2, -1))).max())
 
 
 def is_precise_enough(dtype: torch.dtype, error: float) -> bool:
@@ -215,8 +219,11 @@ def projection_matrices(
 
 
 def leftover(
-    K: Float[Tensor, "b m"], diagonal: Float[Tensor, " b"], Kuu: Float[Tensor, "m m"], Linv: Float[Tensor, "m m"]
-) -> Float[Tensor, " b"]:
+    K: Float[Tensor, "*q b m"],
+    diagonal: Float[Tensor, "*q b"],
+    Kuu: Float[Tensor, "*q m m"],
+    Linv: Float[Tensor, "*q m m"],
+) -> Float[Tensor, "*q b"]:
     """dᵢ = kᵢᵢ − kᵢᵀ Kuu⁻¹ kᵢ: the variance of fᵢ that u leaves open; L⁻¹ is that of Kuu and counts as a constant."""
     return (diagonal - _Explained.apply(K, Kuu, Linv)).clamp(min=0.0)
 
@@ -235,4 +242,4 @@ class _Explained(torch.autograd.Function):
         A, Linv = ctx.saved_tensors
         # ∂/∂K = 2 g K Kuu⁻¹,  ∂/∂Kuu = −Kuu⁻¹ Kᵀ diag(g) K Kuu⁻¹
         gA = g.unsqueeze(-1) * A
-        return 2.0 * gA @ Linv, -unwhitened(Linv, symmetrize(gA.T @ A)), None
+        return 2.0 * gA @ Linv, -unwhitened(Linv, symmetrize(gA.mT @ A)), None

@@ -1,54 +1,65 @@
-"""One sparse GP in the embedding space: inducing points Z and whitened inducing variables u = L v."""
+"""Sparse GPs: inducing points Z and whitened inducing variables u = L v, of one process or of a batch."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import safe_cholesky, squared_norms, triangular_inverse, triangular_root
-from manygp.variational.evidence import MIN_VARIANCE, Evidence, GaussianEvidence
+from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.variational.conditional import Conditional
+from manygp.variational.evidence import Evidence, GaussianEvidence
+from manygp.variational.kernel_batch import KernelBatch, covariance_of, pick
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
+from manygp.variational.projection import Projection
 from manygp.variational.sites import SiteEvidence
 
-__all__ = ["Conditional", "InducingGP"]
-
-# Covariances of predictions are computed in chunks of rows that stay in the cache.
-_CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 800_000, 512
-# Shares of a prior variance that are rounding errors.
-_NOTHING = 1e-13
+__all__ = ["InducingGP"]
 
 
 class InducingGP(nn.Module):
-    """f ~ GP(0, k) seen through u = f(Z) = L v with Kuu = L Lᵀ and q(v) = N(m, S).
+    """f ~ GP(0, k) seen through u = f(Z) = L v with Kuu = L Lᵀ and q(v) = N(m, S); or a batch of such processes.
 
-    M x M algebra is always done in float64; work over the batch in the dtype of the embeddings.
+    M x M algebra is always done in float64; work over inputs in the dtype of the inputs.
 
     Parameters
     ----------
     kernel
-        Base kernel k.
+        Base kernel k, or the kernels of a batch; a single one in a batch serves all its processes, which then share
+        their inducing points.
     Z
-        Inducing points, shape (m, e).
+        Inducing points, shape (m, e); of a batch (q, m, e), or (1, m, e) if they are shared.
     posterior
         How q(v) is stored.
     jitter
         Relative jitter of Kuu.
     bound
         "standard" takes q(f | u) = p(f | u). "tight" lets its variances shrink, each as is best for Gaussian noise;
-        for other likelihoods all by one factor ω, which is learned and starts at 1.
+        for other likelihoods all by one factor ω, which is learned and starts at 1. Of a batch, "standard" alone.
+    sparse
+        Whether gradients of the kernels and inducing points of a batch hold only the processes asked for.
+
+    Attributes
+    ----------
+    units
+        What inputs of a batch are divided by before anything else, shape (e,), so that a step of the optimiser means
+        the same on every table; Z and lengthscales are in these units. Ones unless set. A single process has none.
     """
+
+    # Either of two modules, whose parts mypy would ask for in both.
+    kernel: Any
+    units: Tensor
 
     def __init__(
         self,
-        kernel: Kernel,
-        Z: Float[Tensor, "m e"],
+        kernel: Kernel | KernelBatch,
+        Z: Float[Tensor, "*q m e"],
         posterior: Posterior,
         jitter: float = 1e-9,
         bound: str = "standard",
+        sparse: bool = False,
     ):
         super().__init__()
         self.is_tight = bound == "tight"
@@ -56,11 +67,37 @@ class InducingGP(nn.Module):
         self.kernel = kernel
         self.Z = nn.Parameter(Z.double().clone())
         self.posterior = posterior
-        self.jitter = jitter
+        self.jitter, self.sparse = jitter, sparse
+        if self.is_batch:
+            self.register_buffer("units", torch.ones(Z.shape[-1], dtype=torch.float64))
 
-    def whitening(self) -> Float[Tensor, "m m"]:
+    @property
+    def is_batch(self) -> bool:
+        """Whether there are several processes, or axes for them."""
+        return isinstance(self.kernel, KernelBatch)
+
+    @property
+    def kernels(self) -> KernelBatch:
+        """The kernels of a batch."""
+        assert isinstance(self.kernel, KernelBatch)
+        return self.kernel
+
+    @property
+    def num_inducing(self) -> int:
+        """Inducing points of a process."""
+        return self.Z.shape[-2]
+
+    def whitening(self) -> Float[Tensor, "*q m m"]:
         """L⁻¹ with L Lᵀ = Kuu."""
-        return triangular_inverse(safe_cholesky(cross_covariance(self.kernel, self.Z, self.Z), self.jitter))
+        return triangular_inverse(safe_cholesky(covariance_of(self.kernel)(self.Z, self.Z), self.jitter))
+
+    @torch.no_grad()
+    def stretch(self, factor: float) -> None:
+        """Multiply all lengthscales of a batch by a factor; inducing points stay where they are among the inputs."""
+        self.units.mul_(factor)
+        self.Z.div_(factor)
+
+    # -- what data say about q(v) --------------------------------------------------------------------------------
 
     def evidence(
         self,
@@ -79,63 +116,43 @@ class InducingGP(nn.Module):
         ω = None if self.log_shrinkage is None else self.log_shrinkage.exp()
         return SiteEvidence.from_batch(self.kernel, e, self.Z, y, outputs, likelihood, self.jitter, exposure, level, ω)
 
+    def evidence_of_values(
+        self, x: Float[Tensor, "n e"], y: Float[Tensor, "q n"], noise: Float[Tensor, "q n"]
+    ) -> GaussianEvidence:
+        """What values of all processes of a batch at the same inputs, each with its noise variance, say about q(v)."""
+        kernel, one = self.kernels.kernel, noise.new_ones(())
+        return GaussianEvidence.from_batch(kernel, self._in_units(x), self.Z, y, one, self.jitter, noise.log())
+
+    def project(self, x: Float[Tensor, "*#q n e"], which: Int[Tensor, " r"] | None = None) -> Projection:
+        """Inputs seen through the inducing variables; of some processes of a batch, of all by default.
+
+        `x` has shape (n, e) if all processes have the same inputs and (r, n, e) otherwise.
+        """
+        x, k = self._in_units(x), covariance_of(self.kernel, which, self.sparse)
+        Z = self.Z if which is None or len(self.Z) == 1 else pick(self.Z, which, self.sparse)
+        L, K = safe_cholesky(k(Z, Z), self.jitter), k(x, Z.to(x.dtype)).to(Z.dtype)
+        A = torch.linalg.solve_triangular(L, K.mT, upper=False).mT
+        return Projection(A, k.diagonal(x).to(Z.dtype).expand(A.shape[:-1]))
+
     def natural_step(
         self, evidence: Evidence, weight: float, rate: float
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
-        """Move q(v) towards its optimum for a batch whose cells count `weight` times each.
+        """Move q(v) towards its optimum for data of which each value counts `weight` times.
 
-        Returns the data term of the batch, and the q(v) that it was computed with. A q(v) that takes no natural steps
-        stays as it is.
+        Returns the data term, and the q(v) that it was computed with. A q(v) that takes no natural steps stays as it
+        is.
         """
         if isinstance(self.posterior, NaturalPosterior):
             return evidence.natural_step(self.posterior, weight, rate)
         q = self.posterior.moments()
         return evidence.expected_log_lik(q), q
 
-    def conditional(self) -> "Conditional":
+    # -- predictions ---------------------------------------------------------------------------------------------
+
+    def conditional(self) -> Conditional:
         """q(f) as a function of embeddings, with all that depends on q(v) alone computed once."""
-        Linv, q = self.whitening(), self.posterior.moments()
-        # I − S = V diag(d) Vᵀ, hence kᵀ L⁻ᵀ (I − S) L⁻¹ k = Σⱼ dⱼ (vⱼᵀ L⁻¹ k)²: sums of squares keep digits that one
-        # matrix between two k would lose where Kuu is nearly singular
-        d, V = torch.linalg.eigh(torch.eye(len(Linv), dtype=Linv.dtype, device=Linv.device) - q.covariance)
-        T = (d.abs().sqrt() * V).T @ Linv
-        known, lost = triangular_root(T[d > _NOTHING]), triangular_root(T[d < -_NOTHING])
-        return Conditional(self.kernel, self.Z, Linv.T @ q.mean, known, lost)
+        units = self.units if self.is_batch else None
+        return Conditional.of(self.kernel, self.Z, self.whitening(), self.posterior.moments(), units)
 
-
-@dataclass(frozen=True)
-class Conditional:
-    """Marginals of q(f) at any embeddings: μ = kᵀα, v = k(e, e) − |Rk|² + |R'k|².
-
-    R holds what q(v) knows beyond the prior; R', where it knows less, is empty for a q(v) that natural steps found.
-    """
-
-    kernel: Kernel
-    Z: Float[Tensor, "m e"]
-    alpha: Float[Tensor, " m"]
-    known: Float[Tensor, "r m"]
-    lost: Float[Tensor, "s m"]
-
-    def __call__(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Means and variances; not for gradients."""
-        mean, variance = self.alpha.new_empty(len(e)), self.alpha.new_empty(len(e))
-        Z, size = self.Z.to(e.dtype), max(_MIN_CHUNK_ROWS, _CHUNK_NUMBERS // len(self.Z))
-        for begin in range(0, len(e), size):
-            rows = slice(begin, begin + size)
-            K = cross_covariance(self.kernel, e[rows], Z).to(self.alpha.dtype)
-            torch.mv(K, self.alpha, out=mean[rows])
-            variance[rows] = self._variance(K, e[rows])
-        return mean, variance
-
-    def with_slopes(self, e: Float[Tensor, "b e"]) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Means, which may be differentiated, and variances, which may not, of a few embeddings."""
-        K = cross_covariance(self.kernel, e, self.Z.to(e.dtype)).to(self.alpha.dtype)
-        with torch.no_grad():
-            variance = self._variance(K, e)
-        return K @ self.alpha, variance
-
-    def _variance(self, K: Float[Tensor, "b m"], e: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
-        variance = kernel_diagonal(self.kernel, e) - squared_norms(K, self.known)
-        if len(self.lost):
-            variance += squared_norms(K, self.lost)
-        return variance.clamp_(min=MIN_VARIANCE)
+    def _in_units(self, x: Float[Tensor, "*q n e"]) -> Float[Tensor, "*q n e"]:
+        return x / self.units.to(x.dtype) if self.is_batch else x

@@ -1,22 +1,20 @@
 """Several kernels of one kind as one object, each with parameters of its own."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import gpytorch
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from manygp.kernels import make_kernel
+from manygp.kernels import cross_covariance, is_fused, kernel_diagonal, make_kernel, smoothness, stationary
 
-__all__ = ["KernelBatch", "Mixture"]
+__all__ = ["Covariance", "KernelBatch", "Mixture", "covariance_of"]
 
-# Squared distances in lengthscales, in units of the rounding error, at which two points coincide.
-_COINCIDENT = 10.0
 # Numbers of covariances that are mixed at a time.
 _MIXED_NUMBERS = 4_000_000
 
@@ -84,15 +82,12 @@ class KernelBatch(nn.Module):
         """Name of the kernels, or None if they are of the user's own making."""
         if not self.is_fused:
             return None
-        return {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}.get(self._smoothness, "rbf")
+        return {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}.get(smoothness(self.kernel), "rbf")
 
     @property
     def is_fused(self) -> bool:
         """Whether the closed form computes these kernels: scaled RBF or Matern on all dimensions, nothing more."""
-        if type(self.kernel) is not ScaleKernel or self.kernel.active_dims is not None:
-            return False
-        base = self.kernel.base_kernel
-        return type(base) in (RBFKernel, MaternKernel) and base.active_dims is None
+        return is_fused(self.kernel)
 
     def rows(self, which: Int[Tensor, " r"] | None = None, sparse: bool = False) -> dict[str, Tensor]:
         """Free parameters of some kernels by name, first axis r; those of all kernels by default.
@@ -116,7 +111,7 @@ class KernelBatch(nn.Module):
             return self._call(rows, a.double(), b.double()).to(a.dtype)
         lengthscale, outputscale = self.scales(rows)
         lengthscale, outputscale = lengthscale.unsqueeze(-2).to(a.dtype), outputscale.to(a.dtype)
-        return _stationary(a / lengthscale, b.to(a.dtype) / lengthscale, outputscale, self._smoothness)
+        return stationary(a / lengthscale, b.to(a.dtype) / lengthscale, outputscale, smoothness(self.kernel))
 
     def diagonal(self, rows: dict[str, Tensor], a: Float[Tensor, "*#q n d"]) -> Float[Tensor, "r n"]:
         """k_r(aᵢ, aᵢ) for every row of a, in float64."""
@@ -171,10 +166,6 @@ class KernelBatch(nn.Module):
         mixed = weight.unsqueeze(1).to(K.dtype) @ K.reshape(r, j, -1)
         return mixed.view(r, *K.shape[-2:])
 
-    @property
-    def _smoothness(self) -> float:
-        return float(getattr(self.kernel.base_kernel, "nu", math.inf))
-
     def _call(self, rows: dict[str, Tensor], a: Tensor, b: Tensor) -> Tensor:
         # A composed kernel passes its inputs on as they are, so that all need the batch axis.
         size = max(len(next(iter(rows.values()))), *a.shape[:-2], *b.shape[:-2], 1)
@@ -183,40 +174,36 @@ class KernelBatch(nn.Module):
             return torch.func.functional_call(self.kernel, rows, (a, b)).to_dense()
 
 
+@dataclass(frozen=True)
+class Covariance:
+    """k(a, b) and k(aᵢ, aᵢ) of one kernel, or of some kernels of a batch with their parameters at hand."""
+
+    kernel: Kernel | KernelBatch
+    rows: dict[str, Tensor] | None
+
+    def __call__(self, a: Float[Tensor, "*#q n d"], b: Float[Tensor, "*#q m d"]) -> Float[Tensor, "*q n m"]:
+        """k(a, b) for all pairs, in the dtype of a."""
+        if isinstance(self.kernel, KernelBatch):
+            return self.kernel.covariance(self.rows or {}, a, b)
+        return cross_covariance(self.kernel, a, b)
+
+    def diagonal(self, a: Float[Tensor, "*#q n d"]) -> Float[Tensor, "*q n"]:
+        """k(aᵢ, aᵢ) for every row of a."""
+        if isinstance(self.kernel, KernelBatch):
+            return self.kernel.diagonal(self.rows or {}, a)
+        return kernel_diagonal(self.kernel, a)
+
+
+def covariance_of(
+    kernel: Kernel | KernelBatch, which: Int[Tensor, " r"] | None = None, sparse: bool = False
+) -> Covariance:
+    """A kernel, or those of some processes of a batch, of all by default, as a function; see `KernelBatch.rows`."""
+    return Covariance(kernel, kernel.rows(which, sparse) if isinstance(kernel, KernelBatch) else None)
+
+
 def pick(parameter: Tensor, which: Int[Tensor, " r"], sparse: bool = False) -> Tensor:
     """Rows of a parameter of any shape, whose gradient is sparse if so wanted."""
     if not sparse:
         return parameter.index_select(0, which)
     index = which.view(-1, *[1] * (parameter.dim() - 1)).expand(-1, *parameter.shape[1:])
     return torch.gather(parameter, 0, index, sparse_grad=True)
-
-
-def _stationary(a: Tensor, b: Tensor, outputscale: Tensor, nu: float) -> Tensor:
-    """σ² ρ(s) with s the squared distances of points in lengthscales."""
-    # Distances do not change with the origin, but the rounding errors of |a|² + |b|² − 2 a·b do.
-    center = b.mean(-2, keepdim=True)
-    a, b = a - center, b - center
-    a2, b2 = a.square().sum(-1, keepdim=True), b.square().sum(-1, keepdim=True)
-    one_a, one_b = torch.ones_like(a2), torch.ones_like(b2)
-    σ2 = outputscale.view(-1, 1, 1)
-    if nu == math.inf:
-        # log K = a·b − |a|²/2 − |b|²/2 + log σ², by one product
-        left, right = torch.cat([a, -0.5 * a2, one_a], -1), torch.cat([b, one_b, σ2.log() - 0.5 * b2], -1)
-        return (left @ right.mT).exp()
-    left, right = torch.cat([-2.0 * a, a2, one_a], -1), torch.cat([b, one_b, b2], -1)
-    return σ2 * _matern(left @ right.mT, nu)
-
-
-def _matern(s: Tensor, nu: float) -> Tensor:
-    """Matern correlation at squared distances s."""
-    # The root has no slope at zero, where the points coincide and nothing depends on it.
-    apart = s > _COINCIDENT * torch.finfo(s.dtype).eps
-    cr = math.sqrt(2.0 * nu) * torch.where(apart, torch.where(apart, s, 1.0).sqrt(), 0.0)
-    decay = torch.exp(-cr)
-    if nu == 0.5:
-        return decay
-    if nu == 1.5:
-        # ρ = (1 + c r) e^(−c r)
-        return (1.0 + cr) * decay
-    # ρ = (1 + c r + c² r²/3) e^(−c r)
-    return (1.0 + cr + cr.square() / 3.0) * decay

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.linalg import gaussian_kl, gram, safe_cholesky, symmetrize, triangular_inverse
-from manygp.variational.trust import MAX_MOVE
+from manygp.variational.trust import trusted_rate
 
 __all__ = [
     "CholeskyKronecker",
@@ -329,8 +329,7 @@ class NaturalKronecker(KroneckerPosterior):
         self.curvature.update(statistics, rate)
         D = self.curvature.solve(G)
         if features is not None:
-            longest = features.project(D).abs().amax().clamp(min=torch.finfo(D.dtype).tiny)
-            rate = float((MAX_MOVE / longest).clamp(max=rate))
+            rate = float(trusted_rate(features.project(D), rate))
         # Along D the bound of the batch is highest at t = ⟨D, G⟩ / (|D|² + dᵀHd); never go beyond.
         bend = D.square().sum() + statistics.bend(D)
         t = (D * G).sum() / bend.clamp(min=torch.finfo(D.dtype).tiny)

@@ -6,6 +6,7 @@ Kᵀ diag(·) K, for the natural step and the gradient of Kuu. All of it belongs
 data term at the q(v) that it started from.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,11 +28,10 @@ from manygp.linalg import (
 )
 from manygp.variational.evidence import MIN_VARIANCE, Evidence, blur, is_precise_enough, projection_matrices
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
-from manygp.variational.trust import MAX_MOVE, MAX_VARIANCE, precisions, trusted_sites
+from manygp.variational.trust import MAX_VARIANCE, natural_step, precisions, trusted_sites
 
 __all__ = ["SiteEvidence"]
 
-_MAX_HALVINGS = 20
 # Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
 _WATCHED_CELLS = 256
 # Cells that tell how much all of them say.
@@ -110,7 +110,7 @@ class SiteEvidence(Evidence):
         """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
         q = posterior.moments()
         sites = self._sites(q)
-        self._move(posterior, sites, self._target(sites, weight), rate)
+        natural_step(posterior, q, *self._target(sites, weight), rate, self._moves(sites))
         return sites.total, q
 
     def _sites(self, q: PosteriorMoments) -> _Sites:
@@ -160,16 +160,13 @@ class SiteEvidence(Evidence):
 
     def _trusted(self, sites: _Sites) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
         """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
-        everything = slice(0, len(self.y))
-
-        def derivatives(variance: Tensor) -> tuple[Tensor, Tensor]:
-            return self._cells(everything, sites.mean, variance)[1:]
-
-        known = (sites.variance, self.y, sites.slope, sites.curvature)
-        held = trusted_sites(*known, derivatives, self.likelihood.is_discrete)
-        if held is None:
+        mean = sites.mean if self.level is None else sites.mean + self.level.detach()
+        known = sites.slope, sites.curvature
+        slope, β, is_held = trusted_sites(
+            self.likelihood, mean, sites.variance, self.y, self.outputs, self.exposure, known
+        )
+        if not is_held:
             return sites.information, sites.pull
-        slope, β = held
         information, pull = torch.zeros_like(sites.information), torch.zeros_like(sites.pull)
         for rows, K in self.K:
             K = K.to(information.dtype)
@@ -178,25 +175,15 @@ class SiteEvidence(Evidence):
         return whitened(self.Linv, from_lower(information)), self.Linv @ pull
 
     @torch.no_grad()
-    def _move(self, posterior: NaturalPosterior, sites: _Sites, target: tuple[Tensor, Tensor], rate: float) -> None:
-        """Step towards the target, as far as the distance can be trusted."""
+    def _moves(self, sites: _Sites) -> Callable[[Tensor], Tensor] | None:
+        """How far some cells move with the means of v; None where the target of a step is the optimum itself."""
         if isinstance(self.likelihood, Gaussian) or not len(self.y):
-            # The target is the optimum itself.
-            posterior.step(*target, rate)
-            return
+            return None
         steep = sites.slope.abs().topk(min(_WATCHED_CELLS, len(self.y))).indices
         spread = torch.arange(0, len(self.y), max(1, len(self.y) // _WATCHED_CELLS), device=steep.device)
-        watched = torch.cat([steep, spread])
         # A = K L⁻ᵀ takes means of v to means of f
-        A = self.K.at(watched).to(self.Linv.dtype) @ self.Linv.T
-        theta, precision = posterior.theta.clone(), posterior.precision.clone()
-        for _ in range(_MAX_HALVINGS):
-            posterior.step(*target, rate)
-            mean = torch.cholesky_solve(posterior.theta.unsqueeze(-1), safe_cholesky(posterior.precision)).squeeze(-1)
-            if (A @ mean - sites.mean[watched]).abs().max() <= MAX_MOVE:
-                return
-            posterior.step(theta, precision, 1.0)
-            rate *= 0.5
+        A = self.K.at(torch.cat([steep, spread])).to(self.Linv.dtype) @ self.Linv.T
+        return lambda change: A @ change
 
 
 class _Walk:

@@ -1,21 +1,40 @@
-"""How far a natural step may go on what the derivatives of a likelihood say at one q(v)."""
+"""The natural step, and how far it may go on what the derivatives of a likelihood say at one q."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["MAX_MOVE", "MAX_VARIANCE", "precisions", "trusted_sites"]
+from manygp.likelihoods import Likelihood
+from manygp.linalg import safe_cholesky, symmetrize
+from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
+
+__all__ = ["MAX_VARIANCE", "Sites", "natural_step", "precisions", "trusted_rate", "trusted_sites"]
 
 # A step moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
-MAX_MOVE = 3.0
+_MAX_MOVE = 3.0
+_MAX_HALVINGS = 20
 # It sees no more of a marginal's variance than this: exp(f) of an f that is not yet known would dwarf all that is.
 MAX_VARIANCE = 9.0
 # A count of y tells f to about 1/√y. A mean of exp(f) far above all counts would seem to tell more, and be hard to
 # forget.
 _MAX_INFORMATION = 30.0
 _TINY = 1e-8
+
+#: From the rate of a step and the Cholesky factor of the precision that it leads to, to θ̂.
+Aim = Callable[[Float[Tensor, "*q"], Float[Tensor, "*r m m"]], Float[Tensor, "*r m"]]
+#: From changes of the means of v to those of the means of f at cells.
+Moves = Callable[[Float[Tensor, "*r m"]], Float[Tensor, "*q c"]]
+
+
+class Sites(NamedTuple):
+    """What cells say about f around their marginals: ∂E/∂μᵢ and βᵢ ≥ 0, and whether any cell was held back."""
+
+    slope: Float[Tensor, " b"]
+    precision: Float[Tensor, " b"]
+    is_held: bool
 
 
 def precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -25,37 +44,92 @@ def precisions(curvature: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
 
 @torch.no_grad()
 def trusted_sites(
+    likelihood: Likelihood,
+    mean: Float[Tensor, " b"],
     variance: Float[Tensor, " b"],
     y: Float[Tensor, " b"],
-    slope: Float[Tensor, " b"],
-    curvature: Float[Tensor, " b"],
-    derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],
-    is_discrete: bool,
-) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]] | None:
-    """∂E/∂μᵢ and βᵢ with cells that would say too much held back; None if there is no such cell.
+    outputs: Int[Tensor, " b"],
+    exposure: Float[Tensor, " b"] | None = None,
+    known: tuple[Float[Tensor, " b"], Float[Tensor, " b"]] | None = None,
+) -> Sites:
+    """Sites of cells at marginals N(μᵢ, vᵢ) of f, where those that would say too much are held back.
+
+    `known` are ∂E/∂μᵢ and ∂E/∂vᵢ at these marginals, if they are at hand.
+    """
+    is_held = bool(len(y)) and bool(variance.max() > MAX_VARIANCE)
+    if known is None or is_held:
+        variance = variance.clamp(max=MAX_VARIANCE)
+        known = likelihood.site_derivatives(mean, variance, y, outputs, exposure)
+    slope, β = known[0], precisions(known[1])
+    if not likelihood.is_discrete or not len(y):
+        return Sites(slope, β, is_held)
+    most = float(_MAX_INFORMATION * (1.0 + y.max()))
+    if float(β.max()) <= most:
+        return Sites(slope, β, is_held)
+    # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
+    share = (most / β.clamp(min=_TINY)).clamp(max=1.0)
+    return Sites(slope * share, β * share, True)
+
+
+def trusted_rate(moves: Float[Tensor, "*q c"], rate: float) -> Float[Tensor, "*q"]:
+    """The share of a step, `rate` at most, that takes no mean of f too far; `moves` are those of the whole step."""
+    if not moves.shape[-1]:
+        return moves.new_full(moves.shape[:-1], rate)
+    longest = moves.abs().amax(-1).clamp(min=torch.finfo(moves.dtype).tiny)
+    return (_MAX_MOVE / longest).clamp(max=rate)
+
+
+@torch.no_grad()
+def natural_step(
+    posterior: NaturalPosterior,
+    q: PosteriorMoments,
+    theta: Float[Tensor, "*q m"] | Aim,
+    precision: Float[Tensor, "*q m m"],
+    rate: float,
+    moves: Moves | None = None,
+    which: Int[Tensor, " r"] | None = None,
+) -> None:
+    """(θ, Λ) ← (1 − g)(θ, Λ) + g (θ̂, Λ̂), with g halved until no mean of f moves too far.
 
     Parameters
     ----------
-    variance, y
-        Variances of the marginals, and values, of the cells.
-    slope, curvature
-        ∂E/∂μᵢ and ∂E/∂vᵢ there.
-    derivatives
-        From variances to both derivatives.
-    is_discrete
-        Whether y are counts or labels.
+    posterior
+        What moves.
+    q
+        Its moments, at which the target was found.
+    theta, precision
+        The target; θ̂ may depend on g.
+    rate
+        The largest g.
+    moves
+        Tells how far cells move: by process, (*q, c), or with all processes together, (c,). None where the target holds
+        everywhere, as it does with Gaussian noise.
+    which
+        Processes of a batch that move, all by default.
     """
-    if not len(y):
-        return None
-    most = torch.inf
-    is_wide = bool(variance.max() > MAX_VARIANCE)
-    if is_wide:
-        slope, curvature = derivatives(variance.clamp(max=MAX_VARIANCE))
-    β = precisions(curvature)
-    if is_discrete:
-        most = float(_MAX_INFORMATION * (1.0 + y.max()))
-    if not is_wide and float(β.max()) <= most:
-        return None
-    # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
-    share = (most / β.clamp(min=_TINY)).clamp(max=1.0)
-    return slope * share, β * share
+    if moves is None and isinstance(theta, Tensor):
+        posterior.step(theta, precision, rate, which)
+        return
+    aim: Aim = (lambda *_: theta) if isinstance(theta, Tensor) else theta
+    target = symmetrize(precision)
+    old_θ, old_Λ = posterior.theta, posterior.precision
+    if which is not None:
+        old_θ, old_Λ = old_θ[which], old_Λ[which]
+    g, is_far = torch.tensor(rate, dtype=target.dtype, device=target.device), None
+    for _ in range(_MAX_HALVINGS):
+        Λ = torch.lerp(old_Λ, target, g[..., None, None])
+        factor = safe_cholesky(Λ)
+        θ = torch.lerp(old_θ, aim(g, factor), g[..., None])
+        if moves is None:
+            break
+        distance = moves(torch.cholesky_solve(θ.unsqueeze(-1), factor).squeeze(-1) - q.mean).abs()
+        # NaN is far.
+        is_far = ~(distance <= _MAX_MOVE).all(-1)
+        if not bool(is_far.any()):
+            break
+        g = torch.where(is_far, 0.5 * g, g)
+    else:
+        assert is_far is not None
+        # Whoever cannot be trusted at all stays.
+        θ, Λ = torch.where(is_far[..., None], old_θ, θ), torch.where(is_far[..., None, None], old_Λ, Λ)
+    posterior.step(θ, Λ, 1.0, which)

@@ -14,7 +14,7 @@ from manygp.models.evidence import Lengthscales
 from manygp.models.oilmm import ExactConditional, ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
 from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
-from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import CellBatch, InducingGP, KernelBatch, NaturalPosterior
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -80,7 +80,7 @@ def started(rng, table, latents=3, num_inducing=None):
     processes = (
         ExactProcesses(kernels, 1)
         if num_inducing is None
-        else InducingBatch(kernels, torch.zeros(latents, num_inducing, 1), NaturalPosteriorBatch(latents, num_inducing))
+        else InducingGP(kernels, torch.zeros(latents, num_inducing, 1), NaturalPosterior(latents, num_inducing))
     )
     model = OrthogonalMixingModel(Basis(table.num_outputs, latents, True), processes, Gaussian())
     found, factors = Lengthscales(np.array([0.3]), 1.0, 0.01), factorise(table, scaling, max(1, latents - 1))

@@ -20,9 +20,9 @@ from manygp.models.mixing_start import (
     start_mixing,
     weight_variance,
 )
-from manygp.models.processes import choose_num_points, greedy_points, place_points, start_processes, variance_left
+from manygp.models.processes import choose_num_points, place_points, start_processes, variance_left
 from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
-from manygp.variational import InducingBatch, KernelBatch, NaturalPosteriorBatch
+from manygp.variational import InducingGP, KernelBatch, NaturalPosterior
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -80,10 +80,10 @@ def test_moments_of_products(rng):
 
 def test_parameters_are_counted_as_in_the_paper():
     """L P + L M D + L M + L M², appendix I, without kernels and likelihood."""
-    from manygp.variational import CholeskyPosteriorBatch
+    from manygp.variational import CholeskyPosterior
 
     P, L, m, d = 7, 3, 5, 2
-    processes = InducingBatch(KernelBatch("rbf", d, L), torch.zeros(L, m, d), CholeskyPosteriorBatch(L, m))
+    processes = InducingGP(KernelBatch("rbf", d, L), torch.zeros(L, m, d), CholeskyPosterior(L, m))
     model = LinearMixingModel(processes, Gaussian(), Mixing(P, L))
     counted = {name: p.numel() for name, p in model.named_parameters() if "kernel" not in name and "noise" not in name}
     assert model.num_parameters == sum(counted.values()) == L * P + L * m * d + L * m + L * m**2
@@ -136,8 +136,8 @@ def test_variances_of_weights_are_what_cells_leave_open(rng):
 
 
 def random_processes(kernel, size, num_points):
-    return InducingBatch(
-        KernelBatch(kernel, 1, size, True), torch.zeros(size, num_points, 1), NaturalPosteriorBatch(size, num_points)
+    return InducingGP(
+        KernelBatch(kernel, 1, size, True), torch.zeros(size, num_points, 1), NaturalPosterior(size, num_points)
     )
 
 
@@ -162,7 +162,7 @@ def test_a_started_model_is_close_before_training(rng):
 def test_points_are_those_of_every_kernel_by_itself(rng):
     kernels = worlds.shake(KernelBatch("rbf", 2, 3), rng)
     candidates = worlds.normal(rng, 30, 2)
-    found = greedy_points(kernels, candidates, 6)
+    found = greedy_inducing(kernels, candidates, 6)
     for i in range(3):
         kernel = make_kernel("rbf", 2)
         with torch.no_grad():

@@ -5,15 +5,12 @@ import torch
 
 from manygp.kernels import make_kernel
 from manygp.variational import (
-    BatchMoments,
-    CholeskyPosteriorBatch,
-    ConditionalBatch,
-    GaussianEvidenceBatch,
-    InducingBatch,
+    Conditional,
+    GaussianEvidence,
     InducingGP,
     KernelBatch,
     NaturalPosterior,
-    NaturalPosteriorBatch,
+    PosteriorMoments,
     Projection,
 )
 
@@ -25,16 +22,8 @@ SIZE, POINTS, DIM = 3, 4, 2
 
 def random_processes(rng, kernel="rbf", posterior="natural", sparse=False):
     kernels = worlds.shake(KernelBatch(kernel, DIM, SIZE), rng, 0.3)
-    q = NaturalPosteriorBatch(SIZE, POINTS) if posterior == "natural" else CholeskyPosteriorBatch(SIZE, POINTS)
-    with torch.no_grad():
-        q.mean.copy_(worlds.normal(rng, SIZE, POINTS))
-        for i in range(SIZE):
-            S = worlds.positive_definite(rng, POINTS)
-            if posterior == "natural":
-                q.precision[i] = torch.linalg.inv(S)
-            else:
-                q.factor[i] = torch.linalg.cholesky(S)
-    return InducingBatch(kernels, worlds.normal(rng, SIZE, POINTS, DIM), q, sparse=sparse)
+    q = worlds.random_posterior(posterior, (SIZE, POINTS), rng)
+    return InducingGP(kernels, worlds.normal(rng, SIZE, POINTS, DIM), q, sparse=sparse)
 
 
 def one_of(processes, i):
@@ -59,9 +48,9 @@ def test_marginals_and_divergences_are_those_of_each_process(rng, posterior):
     with torch.no_grad():
         q = processes.posterior.moments()
         projection, conditional = processes.project(x), processes.conditional()
-        assert isinstance(q, BatchMoments)
+        assert isinstance(q, PosteriorMoments)
         assert isinstance(projection, Projection)
-        assert isinstance(conditional, ConditionalBatch)
+        assert isinstance(conditional, Conditional)
         mean, variance = projection.marginals(q)
         assert_close(conditional(x)[0], mean, PREDICTION)
         assert_close(conditional(x)[1], variance, PREDICTION)
@@ -99,9 +88,7 @@ def test_natural_steps_are_those_of_each_process(rng, rate):
     with torch.no_grad():
         projection, posterior = processes.project(x), processes.posterior
         target = projection.precision(β)
-        gradient = projection.pull(β * y) - (target @ posterior.mean.unsqueeze(-1)).squeeze(-1)
-        factor = posterior.sharpen(target, rate)
-        posterior.shift(rate * torch.cholesky_solve(gradient.unsqueeze(-1), factor).squeeze(-1))
+        posterior.step(projection.pull(β * y), target, rate)
         q = posterior.moments()
         for i, gp in enumerate(singles):
             gp.posterior.step(projection.pull(β * y)[i], target[i], rate)
@@ -114,24 +101,23 @@ def test_natural_steps_are_those_of_each_process(rng, rate):
 def test_a_step_on_some_processes_leaves_the_others(rng):
     processes, which = random_processes(rng), torch.tensor([2, 0])
     posterior = processes.posterior
-    before = posterior.mean.clone(), posterior.precision.clone()
-    with torch.no_grad():
-        projection = processes.project(worlds.normal(rng, 2, 5, DIM), which)
-        target = projection.precision(torch.ones(2, 5, dtype=torch.float64))
-        factor, step = posterior.sharpen(target, 0.5, which), worlds.normal(rng, 2, POINTS)
-        posterior.shift(step, which)
-    assert torch.equal(posterior.mean[1], before[0][1])
+    before = posterior.theta.clone(), posterior.precision.clone()
+    theta, target = worlds.normal(rng, 2, POINTS), worlds.positive_definite(rng, 2, POINTS)
+    posterior.step(theta, target, 0.5, which)
+    assert torch.equal(posterior.theta[1], before[0][1])
     assert torch.equal(posterior.precision[1], before[1][1])
-    assert_close(posterior.mean[which] - before[0][which], step)
+    assert_close(posterior.theta[which], 0.5 * (before[0][which] + theta))
     assert_close(posterior.precision[which], 0.5 * (before[1][which] + target))
-    assert_close(factor @ factor.mT, posterior.precision[which])
+    some = posterior.moments(which)
+    assert_close(some.covariance, posterior.moments().covariance[which])
+    assert_close(some.mean, posterior.moments().mean[which])
 
 
 def test_processes_that_share_kernel_and_points(rng):
     kernels = worlds.shake(KernelBatch("rbf", DIM, 1), rng, 0.3)
-    shared = InducingBatch(kernels, worlds.normal(rng, 1, POINTS, DIM), NaturalPosteriorBatch(SIZE, POINTS))
-    shared.posterior.mean.copy_(worlds.normal(rng, SIZE, POINTS))
-    own = InducingBatch(KernelBatch("rbf", DIM, SIZE), shared.Z.detach().expand(SIZE, -1, -1), shared.posterior)
+    q = worlds.random_posterior("natural", (SIZE, POINTS), rng)
+    shared = InducingGP(kernels, worlds.normal(rng, 1, POINTS, DIM), q)
+    own = InducingGP(KernelBatch("rbf", DIM, SIZE), shared.Z.detach().expand(SIZE, -1, -1), shared.posterior)
     own.kernels.rescale(*(scale.detach() for scale in kernels.scales(kernels.rows())))
     x = worlds.normal(rng, SIZE, 5, DIM)
     which = torch.arange(SIZE)
@@ -156,7 +142,7 @@ def test_single_precision_inputs(rng):
 def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff):
     """Value and all gradients of the data term are those by the marginals of every observation."""
     if is_stiff:
-        monkeypatch.setattr("manygp.variational.evidence_batch._MAX_ROUNDING", 0.0)
+        monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0)
     processes = random_processes(rng, posterior=posterior)
     processes.units.copy_(0.5 + torch.as_tensor(rng.uniform(size=DIM)))
     x, y = worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6).requires_grad_()
@@ -164,8 +150,8 @@ def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff
     noise, q = log_noise.exp(), processes.posterior.moments()
     mean, variance = processes.project(x).marginals(q)
     data = torch.distributions.Normal(mean, noise.sqrt()).log_prob(y) - 0.5 * variance / noise
-    evidence = processes.evidence(x, y, noise)
-    assert isinstance(evidence, GaussianEvidenceBatch)
+    evidence = processes.evidence_of_values(x, y, noise)
+    assert isinstance(evidence, GaussianEvidence)
     ours = evidence.expected_log_lik(q)
     assert_close(ours, data.sum())
     leaves = [y, log_noise, *processes.parameters()]
@@ -178,11 +164,13 @@ def test_statistics_say_what_marginals_say(rng, monkeypatch, posterior, is_stiff
 def test_a_natural_step_of_rate_one_is_the_optimum(rng):
     """No q(v) near the one that a full step leads to has a larger bound."""
     processes, weight = random_processes(rng), 2.0
-    evidence = processes.evidence(worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6), torch.full((SIZE, 6), 0.3))
+    evidence = processes.evidence_of_values(
+        worlds.normal(rng, 6, DIM), worlds.normal(rng, SIZE, 6), torch.full((SIZE, 6), 0.3)
+    )
     evidence.natural_step(processes.posterior, weight, 1.0)
     q = processes.posterior.moments()
     mean, covariance = q.mean.clone().requires_grad_(), q.covariance.clone().requires_grad_()
-    near = BatchMoments(mean, covariance, torch.linalg.slogdet(covariance).logabsdet)
+    near = PosteriorMoments(mean, covariance, torch.linalg.slogdet(covariance).logabsdet)
     bound = weight * evidence.expected_log_lik(near) - near.kl().sum()
     for gradient in torch.autograd.grad(bound, (mean, covariance)):
         assert_close(gradient, torch.zeros_like(gradient), PREDICTION)
