@@ -67,7 +67,7 @@ class ExactProcesses(nn.Module):
     def conditional(
         self, x: Float[Tensor, "n d"], mean: Float[Tensor, "q n"], noise: Float[Tensor, "q n"]
     ) -> Conditional:
-        """p(z_l | the observations) as functions of inputs: μ = kᵀ(K + R)⁻¹y, v = k(x, x) − |L⁻¹k|² with K + R = L Lᵀ."""
+        """p(z_l | the observations) as functions of inputs: μ = kᵀα, v = k(x, x) − |L⁻¹k|² with K + R = L Lᵀ."""
         x = x / self.units
         Linv = triangular_inverse(safe_cholesky(self._covariance(x, noise)))
         alpha = matvec(Linv.mT, matvec(Linv, mean))

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from manygp.training import EpochRecord, History
+from manygp.training import EpochRecord, History, Recorder
 
 
 def test_columns_time_and_frame():
@@ -21,3 +21,15 @@ def test_nothing_has_happened_yet():
     assert len(History()) == 0
     assert History().seconds == 0
     assert History().to_frame().empty
+
+
+def test_a_recorder_numbers_and_times_what_it_is_told():
+    recorder = Recorder()
+    recorder.add(-3.0, -1.0, 1.0, 1.0, natural_rate=1.0)
+    recorder.add(-2.0, -2.0, learning_rate=0.1)
+    history = recorder.end("converged")
+    assert history["epoch"] == [1, 2]
+    assert history["kl_u"] == [1.0, 0.0]
+    assert history["natural_rate"] == [1.0, 0.0]
+    assert min(history["seconds"]) >= 0.0
+    assert history.stop_reason == "converged"
