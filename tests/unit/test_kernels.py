@@ -12,11 +12,14 @@ from manygp.kernels import (
     is_fused,
     kernel_diagonal,
     make_kernel,
+    matern,
     rescale_kernel,
+    smoothness,
+    stationary,
 )
 
 from ..laws import worlds
-from ..tolerances import assert_close
+from ..tolerances import GPYTORCH, assert_close
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -145,3 +148,22 @@ def test_rows_of_a_covariance_by_chunks(rng, name, weighted, keep, monkeypatch):
     chunks = torch.autograd.grad(rows.inputs, leaves, grad_outputs=gradients)
     for one, other in zip(chunks, whole, strict=True):
         assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_batch_of_points_broadcasts(rng, name):
+    kernel = make_kernel(name, 2)
+    a, b, scale = worlds.normal(rng, 3, 5, 2), worlds.normal(rng, 4, 2), torch.tensor([0.5, 1.0, 2.0]).double()
+    K = stationary(a, b, scale, smoothness(kernel))
+    kernel.base_kernel.lengthscale = torch.ones(2)
+    for i in range(3):
+        kernel.outputscale = scale[i]
+        assert_close(K[i], cross_covariance(kernel, a[i], b), GPYTORCH)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_the_matern_profile_has_the_slope_that_it_says(nu):
+    s = torch.tensor([0.01, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    profile, slope = matern(s, nu)
+    assert_close(torch.autograd.grad(profile.sum(), s)[0], slope)
+    assert_close(matern(torch.zeros(1, dtype=torch.float64), nu)[0], torch.ones(1))

@@ -8,11 +8,14 @@ from manygp.errors import NumericalError
 from manygp.linalg import (
     add_gram,
     add_jitter,
+    cholesky_pivots,
     conjugate_gradients,
     from_lower,
     gaussian_kl,
     gram,
     lower_product,
+    matvec,
+    outer,
     projected,
     safe_cholesky,
     squared_norms,
@@ -170,3 +173,29 @@ def test_conjugate_gradients_solve_many_systems_at_once(rng):
     right[2] = 0.0
     found = conjugate_gradients(lambda x: (H @ x.unsqueeze(-1)).squeeze(-1), torch.clone, right, 30, num_batch_dims=1)
     assert_close(found, torch.linalg.solve(H, right))
+
+
+def test_products_of_a_batch_are_those_of_each(rng):
+    A, S = worlds.normal(rng, 3, 7, 5), worlds.positive_definite(rng, 3, 5)
+    L, v, w = torch.linalg.cholesky(S), worlds.normal(rng, 3, 5), worlds.normal(rng, 3, 7)
+    total = torch.zeros_like(S)
+    add_gram(total, A)
+    together = [matvec(A, v), outer(w, v), projected(A, L), whitened(L, S), unwhitened(L, S), lower_product(S, L)]
+    together += [triangular_gram(L), gram(A), from_lower(total)]
+    for i in range(3):
+        one = torch.zeros(5, 5, dtype=torch.float64)
+        add_gram(one, A[i])
+        alone = [A[i] @ v[i], torch.outer(w[i], v[i]), projected(A[i], L[i]), whitened(L[i], S[i])]
+        alone += [unwhitened(L[i], S[i]), lower_product(S[i], L[i]), triangular_gram(L[i]), gram(A[i]), from_lower(one)]
+        for ours, theirs in zip(together, alone, strict=True):
+            assert_close(ours[i], theirs)
+
+
+def test_pivots_are_where_most_variance_is_left(rng):
+    A = worlds.positive_definite(rng, 2, 8)
+    pivots = cholesky_pivots(A.diagonal(dim1=-2, dim2=-1), lambda pivot: A[torch.arange(2), pivot], 5)
+    for K, chosen in zip(A, pivots.tolist(), strict=True):
+        for i, pivot in enumerate(chosen):
+            known = chosen[:i]
+            left = K - K[:, known] @ torch.linalg.solve(K[known][:, known], K[known]) if known else K
+            assert int(left.diagonal().argmax()) == pivot

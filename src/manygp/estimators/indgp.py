@@ -1,7 +1,6 @@
 """The Ind-GP estimator."""
 
 import logging
-import time
 from typing import Any
 
 import gpytorch
@@ -33,7 +32,6 @@ from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise
 from manygp.models.inducing import sample_cells
 from manygp.models.mixing_start import guessed_functions
 from manygp.models.processes import choose_num_points, start_processes
-from manygp.training import EpochRecord, History
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["IndGP"]
@@ -199,7 +197,7 @@ class IndGP(TrainedEstimator):
             super()._fit_table(table)
             return
         resolve_dtype(self.dtype)
-        seed, device, started = resolve_seed(self.random_state), resolve_device(self.device), time.perf_counter()
+        seed, device = resolve_seed(self.random_state), resolve_device(self.device)
         rng = np.random.default_rng(seed)
         scaling = self._scaling(table, rng)
         columns = stack_columns(table, scaling)
@@ -212,10 +210,7 @@ class IndGP(TrainedEstimator):
         else:
             found = with_fixed_noise(evidence_lengthscales(table, scaling, rng), self.likelihood, scaling)
             climb = maximise_evidence(model, found, pool=True)
-        total = float(climb.evidence.sum())
-        record = EpochRecord(1, total, total, 0.0, 0.0, 0.0, 0.0, time.perf_counter() - started)
-        history = History([record], "interrupted" if climb.is_interrupted else "converged")
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, climb.history, seed
 
     def _adam(self) -> tuple[int, float]:
         epochs: Any = self._paper_epochs if self.epochs == "auto" else self.epochs

@@ -1,7 +1,6 @@
 """The OILMM estimator."""
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
 from manygp.models.processes import choose_num_points
-from manygp.training import EpochRecord, History
+from manygp.training import History
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["OILMM"]
@@ -280,7 +279,6 @@ class OILMM(TrainedEstimator):
         return numbers <= _MAX_DIRECT_NUMBERS
 
     def _climb(self, model: OrthogonalMixingModel, table: Grid, scaling: Scaling, device: torch.device) -> History:
-        started = time.perf_counter()
         if model.basis.weight.requires_grad:
             (batch,) = _batches(table, scaling, table.num_inputs, device)
             rows = lambda: model.rows(batch)  # noqa: E731
@@ -290,10 +288,10 @@ class OILMM(TrainedEstimator):
         steps: Any = _MAX_STEPS if self.epochs == "auto" else self.epochs
         if not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= steps:
             model.likelihood.requires_grad_(False)
-        course, reason = climb_likelihood(model, rows, table.num_observed, steps)
-        seconds = (time.perf_counter() - started) / max(len(course), 1)
-        records = [EpochRecord(i + 1, value, value, 0.0, 0.0, 0.0, 1.0, seconds) for i, value in enumerate(course)]
-        return History(records, ("budget" if self.epochs == "auto" else "epochs") if reason == "steps" else reason)
+        history = climb_likelihood(model, rows, table.num_observed, steps)
+        if history.stop_reason == "epochs" and self.epochs == "auto":
+            history.stop_reason = "budget"
+        return history
 
     def _projection(self, table: Table, num_latents: int) -> str:
         if self.projection != "auto":

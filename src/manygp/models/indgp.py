@@ -16,8 +16,8 @@ from manygp.linalg import matvec
 from manygp.models.evidence import Lengthscales
 from manygp.models.exact import ExactBatch
 from manygp.models.layout import Padding, pad_groups
-from manygp.models.minimise import Minimum, minimise_each
 from manygp.models.pooling import pooled_prior
+from manygp.training import History, Minimum, Recorder, climb_each, minimise_each
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -231,10 +231,15 @@ def choose_prior_scaling(table: Table, rng: np.random.Generator) -> Scaling:
 
 @dataclass(frozen=True)
 class Climb:
-    """The log evidence of every output where a search ended, and whether Ctrl-C ended it."""
+    """The log evidence of every output where a search ended, and its course."""
 
     evidence: Float[Tensor, " p"]
-    is_interrupted: bool
+    history: History
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search."""
+        return self.history.stop_reason == "interrupted"
 
 
 @torch.no_grad()
@@ -246,7 +251,7 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
     outputs then say together where that prior has its centre and how wide it is, see `pooled_prior`. A shared kernel
     has no such prior, and one log evidence, the sum over outputs. Ctrl-C ends the search with what it has found.
     """
-    kernels, likelihood = model.kernels, model.likelihood
+    kernels, likelihood, recorder = model.kernels, model.likelihood, Recorder()
     spread: Tensor | float = torch.inf if model.is_shared else _SPREAD
 
     def start(factor: float, noise: float) -> Tensor:
@@ -262,7 +267,12 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
             pull = (rows - center) / spread
             return 0.5 * pull.square().sum(-1) - value, pull / spread - gradient
 
-        return minimise_each(loss, begin, most)
+        def observe(rows: Tensor, value: Tensor) -> None:
+            # log p(y_p) = ½ |(θ_p − c) / s|² − loss_p
+            evidence = float((0.5 * ((rows - center) / spread).square().sum(-1) - value).sum())
+            recorder.add(evidence, evidence)
+
+        return minimise_each(loss, begin, most, observe=observe)
 
     def common_loss(rows: Tensor) -> Tensor:
         value = model.common_evidence(rows[:1])
@@ -280,30 +290,21 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
             better = value < best_value
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)
     minimum = search(best, center, spread)
-    if pool and not model.is_shared and not minimum.is_interrupted:
+    if pool and not model.is_shared and minimum.stop_reason != "interrupted":
         try:
             pooled = pooled_prior(model.value_and_gradient, minimum.x, center, _SPREAD)
             # Another prior moves a maximum by little.
             minimum, (center, spread) = search(minimum.x, *pooled, _POOLED_EVALUATIONS), pooled
         except KeyboardInterrupt:
-            minimum = replace(minimum, is_interrupted=True)
+            minimum = replace(minimum, stop_reason="interrupted")
     model.set_parameter_rows(minimum.x)
-    # log p(y_p) = ½ |(θ_p − c) / s|² − loss_p
     evidence = 0.5 * ((minimum.x - center) / spread).square().sum(-1) - minimum.value
-    return Climb(evidence, minimum.is_interrupted)
+    return Climb(evidence, recorder.end(minimum.stop_reason))
 
 
 @torch.no_grad()
 def climb_evidence(model: ExactBatch, steps: int, learning_rate: float) -> Climb:
     """Take Adam steps up the evidence from where the parameters are, as published, until they are over or Ctrl-C."""
-    rows, is_interrupted = model.parameter_rows(), False
-    which = torch.arange(len(rows), device=rows.device)
-    optimizer = torch.optim.Adam([rows], lr=learning_rate)
-    try:
-        for _ in range(steps):
-            rows.grad = -model.value_and_gradient(rows, which)[1]
-            optimizer.step()
-    except KeyboardInterrupt:
-        is_interrupted = True
-    model.set_parameter_rows(rows.detach())
-    return Climb(model.log_evidence(rows.detach(), which), is_interrupted)
+    rows, history = climb_each(model.value_and_gradient, model.parameter_rows(), steps, learning_rate)
+    model.set_parameter_rows(rows)
+    return Climb(model.log_evidence(rows, torch.arange(len(rows), device=rows.device)), history)

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.likelihoods import Gaussian
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import matvec, safe_cholesky, triangular_inverse
 from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
 from manygp.models.layout import CellGrid, grid_of_cells
@@ -25,7 +24,7 @@ from manygp.variational import (
     Projection,
 )
 
-__all__ = ["CoupledPredictor", "ExactConditional", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
+__all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
 
 _MIN_VARIANCE = 1e-8
 
@@ -67,31 +66,12 @@ class ExactProcesses(nn.Module):
     @torch.no_grad()
     def conditional(
         self, x: Float[Tensor, "n d"], mean: Float[Tensor, "q n"], noise: Float[Tensor, "q n"]
-    ) -> "ExactConditional":
-        """p(z_l | the observations) as functions of inputs."""
+    ) -> Conditional:
+        """p(z_l | the observations) as functions of inputs: μ = kᵀα, v = k(x, x) − |L⁻¹k|² with K + R = L Lᵀ."""
         x = x / self.units
-        inverse = triangular_inverse(safe_cholesky(self._covariance(x, noise)))
-        alpha = (inverse.mT @ (inverse @ mean.unsqueeze(-1))).squeeze(-1)
-        return ExactConditional(self.kernels, self.units, x, alpha, inverse)
-
-
-@dataclass(frozen=True)
-class ExactConditional:
-    """Marginals of exact GPs: μ = kᵀα_l, v = k_l(x, x) − |L_l⁻¹ k|²."""
-
-    kernels: KernelBatch
-    units: Float[Tensor, " d"]
-    x: Float[Tensor, "n d"]
-    alpha: Float[Tensor, "q n"]
-    inverse: Float[Tensor, "q n n"]
-
-    @torch.no_grad()
-    def __call__(self, x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "q b"], Float[Tensor, "q b"]]:
-        """Means and variances of all processes."""
-        rows, x = self.kernels.rows(), x / self.units
-        K = self.kernels.covariance(rows, x, self.x)
-        variance = self.kernels.diagonal(rows, x) - (K @ self.inverse.mT).square().sum(-1)
-        return (K @ self.alpha.unsqueeze(-1)).squeeze(-1), variance.clamp(min=_MIN_VARIANCE)
+        Linv = triangular_inverse(safe_cholesky(self._covariance(x, noise)))
+        alpha = matvec(Linv.mT, matvec(Linv, mean))
+        return Conditional(self.kernels, x, alpha, Linv, Linv[:, :0], self.units)
 
 
 class OrthogonalMixingModel(nn.Module):
@@ -265,7 +245,7 @@ class OrthogonalMixingModel(nn.Module):
 class OrthogonalPredictor:
     """Marginals of f = H (z + ξ) at any cells."""
 
-    def __init__(self, model: OrthogonalMixingModel, conditional: Conditional | ExactConditional):
+    def __init__(self, model: OrthogonalMixingModel, conditional: Conditional):
         self.model, self.conditional = model, conditional
         self.H, self.D = model.basis.H.detach(), model.basis.D.detach()
         self.known = KnownInputs(model.x)

@@ -1,29 +1,25 @@
 """Where the OILMM begins, and how it climbs when all rows are at hand at once."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
-from manygp.errors import NumericalError
 from manygp.models.evidence import Lengthscales
 from manygp.models.mixing_start import factor_series, series_kernels
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import Rows
 from manygp.models.processes import place_points, variance_left
-from manygp.variational import InducingGP
+from manygp.training import History, climb
+from manygp.variational import ElboTerms, InducingGP
 
 __all__ = ["climb_likelihood", "start_orthogonal"]
 
 _MIN_NOISE = 1e-4
 # White noise of a latent process as a share of its variance.
 _NOISE_SHARE = 0.01
-# Rise of the bound over so many iterations, in nats a cell, below which it counts as flat.
-_WINDOW, _FLAT = 10, 1e-4
 
 
 @torch.no_grad()
@@ -76,14 +72,11 @@ def start_orthogonal(
     model.likelihood.noise = torch.tensor(max(found.noise, _MIN_NOISE), dtype=torch.float64)
 
 
-def climb_likelihood(
-    model: OrthogonalMixingModel, rows: Callable[[], Rows], num_cells: int, max_steps: int
-) -> tuple[list[float], str]:
-    """Climb the log likelihood, or the bound with the best q(u), by L-BFGS; returns its course and why it ended.
+def climb_likelihood(model: OrthogonalMixingModel, rows: Callable[[], Rows], num_cells: int, max_steps: int) -> History:
+    """Climb the log likelihood, or the bound with the best q(u), see `climb`.
 
     With all rows at hand the best q(u) is known in closed form, so that a natural step of rate 1 before every
-    evaluation makes the bound a function of the other parameters alone. The reason is "converged", "steps", "failed"
-    (a step led to where nothing can be computed) or "interrupted" (Ctrl-C); the best that was found stands in any case.
+    evaluation makes the bound a function of the other parameters alone.
 
     Parameters
     ----------
@@ -95,59 +88,12 @@ def climb_likelihood(
         Observed cells of the table.
     max_steps
         Most iterations.
-
-    Raises
-    ------
-    NumericalError
-        If nothing finite was found.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.numel()]
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=1, max_eval=20, history_size=20, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
-    )
 
-    best, kept = math.inf, [parameter.detach().clone() for parameter in parameters]
+    def exact() -> ElboTerms:
+        total = model.log_likelihood(rows())
+        return ElboTerms(total, torch.zeros_like(total), torch.zeros_like(total))
 
-    def bound() -> Tensor:
-        if isinstance(model.processes, ExactProcesses):
-            return model.log_likelihood(rows())
-        return model.bound(rows(), rate=1.0).bound
-
-    def closure() -> float:
-        nonlocal best, kept
-        optimizer.zero_grad()
-        loss = -bound() / num_cells
-        loss.backward()
-        value = float(loss.detach())
-        if value < best:
-            best, kept = value, [parameter.detach().clone() for parameter in parameters]
-        return value
-
-    course, reason = list[float](), ""
-    while not reason:
-        try:
-            optimizer.step(closure)
-        except NumericalError:
-            reason = "failed"
-        except KeyboardInterrupt:
-            reason = "interrupted"
-        if not math.isfinite(best) and reason != "interrupted":
-            raise NumericalError(
-                "The likelihood is not finite where OILMM begins: check the data for extreme values, or leave "
-                "standardize at True."
-            )
-        if math.isfinite(best):
-            course.append(-best * num_cells)
-        reason = reason or _reason_to_stop(course, num_cells, max_steps)
-    with torch.no_grad():
-        for parameter, value in zip(parameters, kept, strict=True):
-            parameter.copy_(value)
-        bound()
-    return course, reason
-
-
-def _reason_to_stop(course: list[float], num_cells: int, max_steps: int) -> str:
-    """Why a climb ends after such a course; empty if it goes on."""
-    if len(course) > _WINDOW and course[-1] - course[-1 - _WINDOW] < _FLAT * num_cells:
-        return "converged"
-    return "steps" if len(course) >= max_steps else ""
+    if isinstance(model.processes, ExactProcesses):
+        return climb(model.parameters(), exact, num_cells, max_steps)
+    return climb(model.parameters(), lambda: model.bound(rows(), rate=1.0), num_cells, max_steps, natural_rate=1.0)

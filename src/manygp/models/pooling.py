@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manygp.models.minimise import Problems
+from manygp.training.each import Problems
 
 __all__ = ["pooled_prior"]
 

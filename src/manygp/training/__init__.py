@@ -1,10 +1,13 @@
-"""Training: one loop for all models.
+"""Training: four ways up, for all models, each of which leaves a `History`.
 
-The loop draws batches from a plan, takes natural steps on q(u) and Adam steps on everything else, and decides when to
-stop. It knows a model only as something with a bound (`Trainable`).
+`train` draws batches from a plan, takes natural steps on q(u) and Adam steps on everything else, and decides when to
+stop. It knows a model only as something with a bound (`Trainable`). With all data at hand, `climb` takes steps of
+L-BFGS up one bound, `minimise_each` of BFGS on many small problems at once, and `climb_each` those of Adam.
 """
 
-from manygp.training.history import EpochRecord, History
+from manygp.training.climb import climb, climb_each
+from manygp.training.each import Minimum, minimise_each
+from manygp.training.history import EpochRecord, History, Recorder
 from manygp.training.loop import Trainable, TrainingSettings, settle, train
 from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
@@ -12,11 +15,16 @@ from manygp.training.schedule import Schedule
 __all__ = [
     "EpochRecord",
     "History",
+    "Minimum",
     "Progress",
+    "Recorder",
     "Schedule",
     "Trainable",
     "TrainingSettings",
+    "climb",
+    "climb_each",
     "make_progress",
+    "minimise_each",
     "settle",
     "train",
 ]

@@ -1,15 +1,19 @@
 """What happened during training, epoch by epoch."""
 
+import time
 from dataclasses import asdict, dataclass, field
 
 import pandas as pd
 
-__all__ = ["EpochRecord", "History"]
+__all__ = ["EpochRecord", "History", "Recorder"]
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Averages over one epoch; the bound and its terms are those of the whole table, in nats."""
+    """One epoch, averaged over its batches, or one iteration on all data: bound and terms of the whole table, in nats.
+
+    An exact log evidence is a bound without divergences.
+    """
 
     epoch: int
     bound: float
@@ -31,8 +35,8 @@ class History:
         One `EpochRecord` per epoch.
     stop_reason
         "converged", "epochs" (the number asked for was reached), "budget", "interrupted", "start" (which the model went
-        back to, since no epoch improved on it), or "failed" (a step of OILMM led to where nothing can be computed, and
-        what was found before it stands).
+        back to, since no epoch improved on it), or "failed" (a step led to where nothing can be computed, and what was
+        found before it stands).
     """
 
     records: list[EpochRecord] = field(default_factory=list)
@@ -59,3 +63,30 @@ class History:
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""
         return pd.DataFrame([asdict(record) for record in self.records])
+
+
+class Recorder:
+    """Writes a history, each record with the seconds since the one before."""
+
+    def __init__(self) -> None:
+        self.history, self._since = History(), time.perf_counter()
+
+    def add(
+        self,
+        bound: float,
+        expected_log_lik: float,
+        kl_u: float = 0.0,
+        kl_h: float = 0.0,
+        learning_rate: float = 0.0,
+        natural_rate: float = 0.0,
+    ) -> None:
+        """Take note of an iteration; rates are zero where there are none."""
+        now, terms = time.perf_counter(), (bound, expected_log_lik, kl_u, kl_h)
+        record = EpochRecord(len(self.history) + 1, *terms, learning_rate, natural_rate, now - self._since)
+        self.history.records.append(record)
+        self._since = now
+
+    def end(self, stop_reason: str) -> History:
+        """The history, with why it ended."""
+        self.history.stop_reason = stop_reason
+        return self.history

@@ -106,8 +106,23 @@ class NaturalPosterior(Posterior):
             self.theta.lerp_(theta, rate)
             self.precision.lerp_(symmetrize(precision), rate)
         else:
-            self.theta[which] = self.theta[which].lerp_(theta, rate)
-            self.precision[which] = self.precision[which].lerp_(symmetrize(precision), rate)
+            self.put(
+                self.theta[which].lerp_(theta, rate), self.precision[which].lerp_(symmetrize(precision), rate), which
+            )
+
+    @torch.no_grad()
+    def put(
+        self,
+        theta: Float[Tensor, "*q m"],
+        precision: Float[Tensor, "*q m m"],
+        which: Int[Tensor, " r"] | None = None,
+    ) -> None:
+        """(θ, Λ) ← (θ̂, Λ̂) as they are, of some processes of a batch, of all by default."""
+        if which is None:
+            self.theta.copy_(theta)
+            self.precision.copy_(precision)
+        else:
+            self.theta[which], self.precision[which] = theta, precision
 
 
 def _identity(shape: tuple[int, ...]) -> Float[Tensor, "*q m m"]:

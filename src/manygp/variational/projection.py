@@ -78,7 +78,7 @@ class Projection:
         # Λ̂_l = I + A_lᵀ diag(β_l) A_l,  ∇_l = A_lᵀ γ_l − m_l
         before, target, gradient = posterior.precision, self.precision(β), self.pull(γ) - q.mean
 
-        def aim(g: Tensor, factor: Tensor) -> Tensor:
+        def aim(g: Tensor, Λ: Tensor, factor: Tensor) -> Tensor:
             def curvature(step: Tensor) -> Tensor:
                 return (1.0 - g) * matvec(before, step) + g * (step + self.pull(couple(matvec(self.A, step))))
 
@@ -90,7 +90,7 @@ class Projection:
                 math.ceil(_MAX_ITERATIONS * float(g)),
             )
             # θ̂ = Λ̂ m + Λ_g H⁻¹ ∇, to which a step of rate g moves the mean by g H⁻¹ ∇
-            return matvec(target, q.mean) + matvec(torch.lerp(before, target, g), step)
+            return matvec(target, q.mean) + matvec(Λ, step)
 
         moves = None if mix is None else lambda change: mix(matvec(self.A, change))
         natural_step(posterior, q, aim, target, rate, moves)

@@ -23,8 +23,8 @@ MAX_VARIANCE = 9.0
 _MAX_INFORMATION = 30.0
 _TINY = 1e-8
 
-#: From the rate of a step and the Cholesky factor of the precision that it leads to, to θ̂.
-Aim = Callable[[Float[Tensor, "*q"], Float[Tensor, "*r m m"]], Float[Tensor, "*r m"]]
+#: From the rate of a step, and the precision that it leads to with its Cholesky factor, to θ̂.
+Aim = Callable[[Float[Tensor, "*q"], Float[Tensor, "*r m m"], Float[Tensor, "*r m m"]], Float[Tensor, "*r m"]]
 #: From changes of the means of v to those of the means of f at cells.
 Moves = Callable[[Float[Tensor, "*r m"]], Float[Tensor, "*q c"]]
 
@@ -119,7 +119,7 @@ def natural_step(
     for _ in range(_MAX_HALVINGS):
         Λ = torch.lerp(old_Λ, target, g[..., None, None])
         factor = safe_cholesky(Λ)
-        θ = torch.lerp(old_θ, aim(g, factor), g[..., None])
+        θ = torch.lerp(old_θ, aim(g, Λ, factor), g[..., None])
         if moves is None:
             break
         distance = moves(torch.cholesky_solve(θ.unsqueeze(-1), factor).squeeze(-1) - q.mean).abs()
@@ -132,4 +132,4 @@ def natural_step(
         assert is_far is not None
         # Whoever cannot be trusted at all stays.
         θ, Λ = torch.where(is_far[..., None], old_θ, θ), torch.where(is_far[..., None, None], old_Λ, Λ)
-    posterior.step(θ, Λ, 1.0, which)
+    posterior.put(θ, Λ, which)

@@ -11,10 +11,10 @@ from manygp.data.factorisation import factorise
 from manygp.errors import NumericalError
 from manygp.likelihoods import Gaussian
 from manygp.models.evidence import Lengthscales
-from manygp.models.oilmm import ExactConditional, ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
+from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
 from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
 from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
-from manygp.variational import CellBatch, InducingGP, KernelBatch, NaturalPosterior
+from manygp.variational import CellBatch, Conditional, InducingGP, KernelBatch, NaturalPosterior
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -111,9 +111,13 @@ def test_climbing_finds_more_likelihood(rng, num_inducing):
     table = low_rank_table(rng)
     model, _ = started(rng, table, num_inducing=num_inducing)
     batch = worlds.whole_batch(table)
-    course, reason = climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 15)
-    assert reason == ("steps" if len(course) == 15 else "converged")
+    history = climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 15)
+    course = history["bound"]
+    assert history.stop_reason == ("epochs" if len(course) == 15 else "converged")
     assert course[-1] > course[0]
+    # A divergence, and natural steps, where there is a q(u) and nowhere else.
+    assert (history["kl_u"][-1] > 0.0) == (history["natural_rate"][-1] == 1.0) == (num_inducing is not None)
+    assert min(history["seconds"]) > 0.0
     assert all(after >= before for before, after in itertools.pairwise(course))
     rows = model.rows(batch)
     final = model.log_likelihood(rows) if num_inducing is None else model.bound(rows, rate=1.0).bound
@@ -121,7 +125,9 @@ def test_climbing_finds_more_likelihood(rng, num_inducing):
     model.remember([rows])
     predictor = model.predictor(1, 0)
     assert isinstance(predictor, OrthogonalPredictor)
-    assert isinstance(predictor.conditional, ExactConditional) == (num_inducing is None)
+    assert isinstance(predictor.conditional, Conditional)
+    # Exact processes know no inducing variables whose uncertainty would be lost.
+    assert (predictor.conditional.lost.shape[-2] == 0) == (num_inducing is None)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +146,11 @@ def test_a_search_that_is_cut_short_keeps_what_it_had_and_says_so(rng, error, ex
         return model.rows(batch)
 
     before = float(model.log_likelihood(model.rows(batch)).detach())
-    course, reason = climb_likelihood(model, rows, table.num_observed, 30)
+    history = climb_likelihood(model, rows, table.num_observed, 30)
     after = float(model.log_likelihood(model.rows(batch)).detach())
-    assert reason == expected
+    assert history.stop_reason == expected
     assert after >= before
-    np.testing.assert_allclose(course[-1], after, rtol=1e-9)
+    np.testing.assert_allclose(history["bound"][-1], after, rtol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["error", "infinite"])
@@ -159,5 +165,5 @@ def test_a_search_that_finds_nothing_finite_is_no_fit(rng, monkeypatch, how):
         return torch.inf * model.basis.S.sum()
 
     monkeypatch.setattr(model, "log_likelihood", broken)
-    with pytest.raises(NumericalError, match="not finite where OILMM begins: check the data"):
+    with pytest.raises(NumericalError, match="not finite where the climb begins: check the data"):
         climb_likelihood(model, lambda: model.rows(batch), table.num_observed, 5)

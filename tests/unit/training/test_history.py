@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from manygp.training import EpochRecord, History
+from manygp.training import EpochRecord, History, Recorder
 
 
 def test_columns_time_and_frame():
@@ -27,3 +27,15 @@ def test_a_history_says_how_it_went():
     records = [EpochRecord(i, -1000.0 * i, -8.0, 1.0, 1.0, 0.1, 0.5, 0.25) for i in range(1, 61)]
     assert repr(History(records, "converged")) == "<History of 60 epochs in 15.0 s, converged: bound -60,000.0 nats>"
     assert repr(History()) == "<History of no epoch>"
+
+
+def test_a_recorder_numbers_and_times_what_it_is_told():
+    recorder = Recorder()
+    recorder.add(-3.0, -1.0, 1.0, 1.0, natural_rate=1.0)
+    recorder.add(-2.0, -2.0, learning_rate=0.1)
+    history = recorder.end("converged")
+    assert history["epoch"] == [1, 2]
+    assert history["kl_u"] == [1.0, 0.0]
+    assert history["natural_rate"] == [1.0, 0.0]
+    assert min(history["seconds"]) >= 0.0
+    assert history.stop_reason == "converged"

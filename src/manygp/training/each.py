@@ -22,17 +22,24 @@ Problems = Callable[[Float[Tensor, "r k"], Int[Tensor, " r"]], tuple[Float[Tenso
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where each problem was left, its value there, how often all were evaluated, and whether Ctrl-C was the end."""
+    """Where each problem was left, its value there, how often all were evaluated, and why the search ended.
+
+    The reason is "converged", "budget" or "interrupted", as in `History`.
+    """
 
     x: Float[Tensor, "u k"]
     value: Float[Tensor, " u"]
     evaluations: int
-    is_interrupted: bool = False
+    stop_reason: str
 
 
 @torch.no_grad()
 def minimise_each(
-    problems: Problems, start: Float[Tensor, "u k"], max_evaluations: int = 100, tolerance: float = 1e-6
+    problems: Problems,
+    start: Float[Tensor, "u k"],
+    max_evaluations: int = 100,
+    tolerance: float = 1e-6,
+    observe: Callable[[Float[Tensor, "u k"], Float[Tensor, " u"]], None] | None = None,
 ) -> Minimum:
     """Minimise u independent functions of k variables.
 
@@ -50,6 +57,8 @@ def minimise_each(
         Most evaluations of a problem.
     tolerance
         Relative gain at which a problem counts as solved.
+    observe
+        Called after every evaluation with where each problem is, and its value there.
     """
     x = start.clone()
     which = torch.arange(len(x), device=x.device)
@@ -65,7 +74,7 @@ def minimise_each(
         try:
             new_value, new_gradient = problems(trial, which)
         except KeyboardInterrupt:
-            return Minimum(x, result, evaluations, is_interrupted=True)
+            return Minimum(x, result, evaluations, "interrupted")
         evaluations += 1
         slope = (gradient * step).sum(-1)
         accepted = new_value.nan_to_num(torch.inf) <= value + _ARMIJO * length * slope
@@ -78,10 +87,12 @@ def minimise_each(
         step = torch.where(row, _direction(H, gradient), step)
         length = torch.where(accepted, torch.ones_like(length), _SHRINK * length)
         x[which], result[which] = here, value
+        if observe is not None:
+            observe(x, result)
         open_ = (gain > tolerance * value.abs().clamp(min=1.0)) & (length > _MIN_LENGTH)
         which, here, gradient, value = which[open_], here[open_], gradient[open_], value[open_]
         H, step, length, fresh = H[open_], step[open_], length[open_], fresh[open_]
-    return Minimum(x, result, evaluations)
+    return Minimum(x, result, evaluations, "budget" if len(which) else "converged")
 
 
 def _first_step(gradient: Tensor) -> Tensor:

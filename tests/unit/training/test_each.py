@@ -1,8 +1,10 @@
 """Many small problems at once: each is solved as if it were alone."""
 
+import itertools
+
 import torch
 
-from manygp.models.minimise import Minimum, minimise_each
+from manygp.training import Minimum, minimise_each
 
 from ...laws import worlds
 
@@ -55,6 +57,7 @@ def test_solved_problems_are_not_evaluated_again():
     assert sizes[:2] == [2, 2]
     assert set(sizes[2:]) == {1}
     assert found.evaluations == len(sizes)
+    assert found.stop_reason == "converged"
 
 
 def test_values_that_are_not_finite_are_not_accepted():
@@ -70,4 +73,16 @@ def test_the_budget_is_kept(rng):
     start = 2.0 * worlds.normal(rng, 5, 2)
     found = minimise_each(rosenbrock, start, max_evaluations=4)
     assert found.evaluations == 4
+    assert found.stop_reason == "budget"
     assert (found.value <= rosenbrock(start, torch.arange(5))[0]).all()
+
+
+def test_who_observes_sees_every_evaluation(rng):
+    seen, start = [], 2.0 * worlds.normal(rng, 5, 2)
+    observe = lambda x, value: seen.append((x.clone(), value.clone()))  # noqa: E731
+    found = minimise_each(rosenbrock, start, max_evaluations=30, observe=observe)
+    assert len(seen) == found.evaluations - 1
+    assert torch.equal(seen[-1][0], found.x)
+    for (_, before), (x, after) in itertools.pairwise(seen):
+        assert (after <= before).all()
+        assert torch.equal(after, rosenbrock(x, torch.arange(5))[0])
