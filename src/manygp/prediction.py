@@ -14,7 +14,7 @@ from manygp.data import Scaling
 from manygp.data.axes import Axes
 from manygp.data.fields import as_dataset, input_names
 from manygp.data.names import find_outputs, given_names
-from manygp.data.numbers import as_numbers
+from manygp.data.numbers import as_numbers, as_pandas
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
@@ -364,10 +364,11 @@ class Prediction:
         return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
+        Y = as_pandas(Y)
         if isinstance(Y, pd.DataFrame) and set(names := given_names(Y.columns)) == set(self.output_names):
             # Columns that say which outputs they are may come in any order.
             Y = Y.iloc[:, find_outputs(names, self.output_names)]
-        values = as_numbers(Y, "Y")
+        values = as_numbers(Y, "Y", allow_dates=False)
         if values.ndim == 1 and len(self.shape) == 2 and self.shape[1] == 1:
             values = values[:, None]
         if values.shape != self.shape:

@@ -210,6 +210,20 @@ def test_values_read_backwards_are_values(world):
     assert dist.score(backwards) == dist.score(values)
 
 
+def test_dates_are_no_values(world):
+    with pytest.raises(DataError, match="Y holds dates and outputs are numbers"):
+        world.prediction().score(np.full((6, 2), np.datetime64("2020-01-01")))
+
+
+def test_frames_of_other_libraries_come_in_any_order(world):
+    arrow = pytest.importorskip("pyarrow")
+    values = np.arange(12.0).reshape(6, 2)
+    dist = world.prediction()
+    dist.output_names = ("a", "b")
+    turned = arrow.table({"b": values[:, 1], "a": values[:, 0]})
+    assert np.array_equal(dist.log_prob(turned), dist.log_prob(values))
+
+
 def test_errors_too_large_to_square(world):
     with pytest.raises(DataError, match=r"Y is 1e\+200 away from its prediction, which is too far to square"):
         world.prediction().score(np.full((6, 2), 1e200))
