@@ -33,7 +33,7 @@ from manygp.estimators import ESTIMATORS, Estimator, folders, persistence
 # Seconds that one attempt may take, and what an attacker may put where something else should be.
 _PATIENCE = 20.0
 _STRANGE: tuple[Any, ...] = (
-    *(None, True, False, -1, 0, 1, 7, 10**6, 10**9, 10**18, 2**63, -0.5, 0.5, 1e-300, 1e300, 1e308),
+    *(None, True, False, -1, 0, 1, 7, 10**8, 10**9, 10**18, 2**63, -0.5, 0.5, 1e-300, 1e300, 1e308),
     *("", "auto", "rbf", "x" * 300, "a\0b", [], [1, 2], [[1.0]], {}, {"float": "nan"}, {"float": "inf"}),
     *({"tensor": "model.gp.Z"}, {"tuple": [1, 2]}, {"module": "Linear"}, {"tuple": 3}),
 )
@@ -115,7 +115,7 @@ def calls(count: int, seed: int = 0) -> Tried:
 
         tried.attempt(f"{name}, {key}={str(value)[:30]!r}", fit)
     fitted = small("ind-gp").fit(X, Y)
-    for n in (0, -1, 10**6, 10**9, 10**18, 1.5, None, "3"):
+    for n in (0, -1, 1000, 10**9, 10**18, 1.5, None, "3"):
         tried.attempt(f"sample({n!r})", lambda n=n: _check_finite(fitted.predict_dist(X).sample(n)))
     for path in (None, 3, b"m", "", "a\0b", "x" * 9999, "/proc/nothing/here", "/dev/null"):
         tried.attempt(f"save({str(path)[:20]!r})", lambda path=path: fitted.save(path))

@@ -13,7 +13,7 @@ from manygp.training import EpochRecord
 __all__ = ["check_manifest", "check_scaling", "check_state"]
 
 _LONGEST_TEXT = 10_000
-# Centres and scales whose squares are still numbers.
+# The largest numbers that may occur, whose squares are still numbers.
 _FARTHEST = 1e150
 _REQUIRED = ("format", "manygp", "estimator", "settings", "sizes", "seed", "flat", "output_names", "feature_names")
 _KNOWN = (*_REQUIRED, "history", "axes", "tensors", "sha256")
@@ -51,13 +51,9 @@ def check_scaling(scaling: dict[str, Tensor], num_features: int, num_outputs: in
             value = scaling.get(f"{axis}_{part}")
             _expect(value is not None and value.dtype == torch.float64, f"scaling.{axis}_{part} is missing")
             assert value is not None
-            _expect(
-                value.shape == (size,), f"scaling.{axis}_{part} has shape {tuple(value.shape)} instead of ({size},)"
-            )
             low, high = (1.0 / _FARTHEST, _FARTHEST) if part == "scale" else (-_FARTHEST, _FARTHEST)
-            _expect(
-                bool(((value >= low) & (value <= high)).all()), f"scaling.{axis}_{part} holds a number out of range"
-            )
+            is_good = value.shape == (size,) and bool(((value >= low) & (value <= high)).all())
+            _expect(is_good, f"scaling.{axis}_{part} holds a number out of range, or not {size} of them")
 
 
 def check_state(model: nn.Module, state: dict[str, Tensor]) -> None:
@@ -73,8 +69,10 @@ def check_state(model: nn.Module, state: dict[str, Tensor]) -> None:
         if own.shape != value.shape or _kind(own) != _kind(value):
             kinds = (f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in (value, own))
             raise ValueError("tensor {} is {} instead of {}".format(name, *kinds))
-        if value.is_floating_point() and not bool((torch.isfinite(value) | (value == own.to(value.device))).all()):
-            raise ValueError(f"tensor {name} holds a number that is not finite")
+        if value.is_floating_point() and not bool(((value.abs() <= _FARTHEST) | (value == own.to(value.device))).all()):
+            raise ValueError(f"tensor {name} holds a number that is not finite, or too large to square")
+        if name.rpartition(".")[2] == "units" and not bool((value > 0).all()):
+            raise ValueError(f"tensor {name} holds a unit that is not positive")
 
 
 def _kind(tensor: Tensor) -> object:
