@@ -37,7 +37,7 @@ def boosted(X: np.ndarray, Y: np.ndarray, output: int, at: np.ndarray, trees: in
     return model.fit(design[known], Y[known, output]).predict(design[at]), None
 
 
-def vecchia_inducing(X: np.ndarray, Y: np.ndarray, output: int, at: np.ndarray, rows: int = 5_000) -> Predicted:
+def vecchia_inducing(X: np.ndarray, Y: np.ndarray, output: int, at: np.ndarray, rows: int = 2_000) -> Predicted:
     """One output at some rows, by GPBoost's GP over the inputs with inducing points and neighbours."""
     import gpboost
 
