@@ -1,0 +1,250 @@
+"""Inducing points and neighbours together are one dense model: exact, FITC and plain Vecchia are its limits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from manygp.data import Grid, GroupPlan
+from manygp.data.groups import group_cells
+from manygp.models.neighbors import NeighborPredictor, ObservedCells
+from manygp.terms import OwnPart, Points, SharedShocks
+from manygp.variational import CellBatch, Groups, NaturalPosterior, PosteriorMoments, VecchiaEvidence, projected_rows
+
+from ..tolerances import EXACT_GP, SAME_FORMULA, assert_close
+from . import worlds
+
+ALL = 1000
+
+
+def evidence_of(A, R, y, grouping):
+    members = torch.as_tensor(grouping.members(np.arange(len(grouping))))
+    groups = Groups(members.clamp(min=0), members >= 0, grouping.given.shape[1])
+    at = groups.index
+    return VecchiaEvidence.from_groups(A, R[at.unsqueeze(-1), at.unsqueeze(-2)], y, groups)
+
+
+def best_bound(evidence, m):
+    posterior = NaturalPosterior(m)
+    posterior.step(*evidence.natural_target(posterior, 1.0), 1.0)
+    q = posterior.moments()
+    return evidence.expected_log_lik(q) - q.kl()
+
+
+@pytest.fixture
+def cells(rng):
+    """Rows A, a covariance R with R − A Aᵀ positive definite, values, and coordinates of 23 cells."""
+    A = 0.5 * worlds.normal(rng, 23, 4)
+    return A, A @ A.T + worlds.positive_definite(rng, 23), worlds.normal(rng, 23), rng.standard_normal((23, 2))
+
+
+def test_all_earlier_cells_give_the_exact_gp(rng, cells):
+    A, R, y, z = cells
+    found = best_bound(evidence_of(A, R, y, group_cells(z, 4, ALL, rng)), 4)
+    assert_close(found, MultivariateNormal(torch.zeros_like(y), R).log_prob(y), SAME_FORMULA)
+
+
+@pytest.mark.parametrize(("size", "num_given"), [(1, 3), (4, 5), (3, 0)])
+def test_the_bound_is_the_log_likelihood_of_the_dense_model(rng, cells, size, num_given):
+    A, R, y, z = cells
+    grouping = group_cells(z, size, num_given, rng)
+    S, n = R - A @ A.T, len(y)
+    # The density of residuals, group by group, has the precision Σ_g B_gᵀ D_g⁻¹ B_g
+    precision, seen = torch.zeros(n, n, dtype=torch.float64), set()
+    for g in range(len(grouping)):
+        own = grouping.cell[grouping.start[g] : grouping.start[g + 1]]
+        given = grouping.given[g][grouping.given[g] >= 0]
+        assert set(given) <= seen
+        seen |= set(own)
+        B = torch.zeros(len(own), n, dtype=torch.float64)
+        B[range(len(own)), own] = 1.0
+        b = torch.linalg.solve(S[np.ix_(given, given)], S[np.ix_(given, own)]).T
+        B[:, given] = -b
+        D = S[np.ix_(own, own)] - b @ S[np.ix_(given, own)]
+        precision += B.T @ torch.linalg.solve(D, B)
+    assert seen == set(range(n))
+    dense = MultivariateNormal(torch.zeros_like(y), A @ A.T + torch.linalg.inv(precision))
+    assert_close(best_bound(evidence_of(A, R, y, grouping), 4), dense.log_prob(y), SAME_FORMULA)
+
+
+def test_no_neighbours_and_single_cells_give_fitc(rng, cells):
+    A, R, y, z = cells
+    fitc = A @ A.T + torch.diag(R.diagonal() - A.square().sum(-1))
+    found = best_bound(evidence_of(A, R, y, group_cells(z, 1, 0, rng)), 4)
+    assert_close(found, MultivariateNormal(torch.zeros_like(y), fitc).log_prob(y), SAME_FORMULA)
+
+
+def test_no_inducing_points_give_plain_vecchia(rng, cells):
+    _, R, y, z = cells
+    grouping = group_cells(z, 1, 3, rng)
+    total = torch.zeros((), dtype=torch.float64)
+    for g, i in enumerate(grouping.cell):
+        N = grouping.given[g][grouping.given[g] >= 0]
+        b = torch.linalg.solve(R[np.ix_(N, N)], R[N, i])
+        d = R[i, i] - b @ R[N, i]
+        total += torch.distributions.Normal(b @ y[N], d.sqrt()).log_prob(y[i])
+    found = best_bound(evidence_of(torch.zeros(len(y), 2, dtype=torch.float64), R, y, grouping), 2)
+    assert_close(found, total, SAME_FORMULA)
+
+
+def test_gradients_are_those_of_the_value(rng, cells):
+    A, R, y, z = cells
+    grouping = group_cells(z, 3, 4, rng)
+    m, V = worlds.normal(rng, 4), worlds.positive_definite(rng, 4)
+    nothing = torch.zeros((), dtype=torch.float64)
+
+    def value(A, R, y, m, V):
+        q = PosteriorMoments(m, 0.5 * (V + V.T), nothing)
+        return evidence_of(A, 0.5 * (R + R.T), y, grouping).expected_log_lik(q)
+
+    assert torch.autograd.gradcheck(value, tuple(part.requires_grad_() for part in (A, R, y, m, V)))
+
+
+def test_gradients_of_projected_rows(rng):
+    def rows(K, Kuu):
+        Kuu = 0.5 * (Kuu + Kuu.T)
+        return projected_rows(K, Kuu, torch.linalg.inv(torch.linalg.cholesky(Kuu)).detach())
+
+    K, Kuu = worlds.normal(rng, 7, 3).requires_grad_(), worlds.positive_definite(rng, 3).requires_grad_()
+    assert torch.autograd.gradcheck(rows, (K, Kuu))
+
+
+# -- the model -----------------------------------------------------------------------------------------------------
+
+
+def two_scale_model(rng, table, **settings):
+    model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs, **settings)
+    p, h = table.num_outputs, model.latents.dim
+    terms = [OwnPart(p, h, torch.ones(table.num_features)), SharedShocks(p, h, 2, 0.5)]
+    model.terms.extend(worlds.shake(term, rng) for term in terms)
+    return model
+
+
+def group_plan(model, table, size=3, num_given=4, batch_cells=1000):
+    plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given)
+    row, output, _ = table.cells(plan.places)
+    plan.arrange(
+        model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy(), np.random.default_rng(0)
+    )
+    return plan
+
+
+def bound_of(model, plan, rng_seed=0):
+    batches = [CellBatch.from_arrays(b, torch.float64, worlds.CPU) for b in plan.epoch(np.random.default_rng(rng_seed))]
+    values = [model.elbo(batch, torch.Generator().manual_seed(0)).bound for batch in batches]
+    return torch.stack(values).mean()
+
+
+@pytest.fixture
+def table(rng):
+    """Gaps at random, and one output without a cell."""
+    grid = worlds.random_grid(rng, num_inputs=8, num_outputs=4)
+    Y = grid.Y.copy()
+    Y[:, 2] = np.nan
+    return Grid(grid.X, Y)
+
+
+def dense_covariance(model, table):
+    """Covariance of all observed cells in the model, and the values."""
+    row, output, y = table.cells(table.places())
+    x, outputs = torch.as_tensor(table.X[row]), torch.as_tensor(output)
+    h = model.latents.means(outputs)
+    points = Points(x, outputs, torch.as_tensor(row), h)
+    R = model.covariance(points, model.embed(x, h)) + model.likelihood.noise_of(outputs).diag()
+    return R, torch.as_tensor(y)
+
+
+def test_a_model_given_all_earlier_cells_has_the_evidence_of_the_exact_gp(rng, table):
+    model = two_scale_model(rng, table)
+    plan = group_plan(model, table, num_given=ALL)
+    batch = CellBatch.from_arrays(next(plan.epoch(rng)), torch.float64, worlds.CPU)
+    with torch.no_grad():
+        model.natural_elbo(batch, torch.Generator().manual_seed(0), 1.0)
+        terms = model.elbo(batch, torch.Generator().manual_seed(0))
+        R, y = dense_covariance(model, table)
+    exact = MultivariateNormal(torch.zeros_like(y), R).log_prob(y)
+    assert_close(terms.expected_log_lik - terms.kl_u, exact, EXACT_GP)
+
+
+def test_an_epoch_averages_to_the_full_bound(rng, table):
+    model = two_scale_model(rng, table)
+    with torch.no_grad():
+        full = bound_of(model, group_plan(model, table))
+        parts = group_plan(model, table, batch_cells=6)
+        assert len(parts) > 2
+        assert_close(bound_of(model, parts), full, SAME_FORMULA)
+
+
+def test_an_output_without_cells_changes_its_own_terms_alone(rng, table):
+    model = two_scale_model(rng, table)
+    with torch.no_grad():
+        before = bound_of(model, group_plan(model, table)) + model.own_kl(torch.tensor([2])).sum()
+        model.latents.mean[2] += 1.0
+        after = bound_of(model, group_plan(model, table)) + model.own_kl(torch.tensor([2])).sum()
+    assert_close(after, before, SAME_FORMULA)
+
+
+def observed(table):
+    row, output, y = table.cells(table.places())
+    return ObservedCells.of(*(torch.as_tensor(part) for part in (table.X, row, output, y)))
+
+
+def test_predictions_from_all_cells_are_those_of_the_exact_gp(rng, table):
+    model = two_scale_model(rng, table)
+    plan = group_plan(model, table, num_given=ALL)
+    batch = CellBatch.from_arrays(next(plan.epoch(rng)), torch.float64, worlds.CPU)
+    with torch.no_grad():
+        model.natural_elbo(batch, torch.Generator().manual_seed(0), 1.0)
+        R, y = dense_covariance(model, table)
+        model.observed = observed(table)
+        x, outputs = torch.as_tensor(np.r_[table.X[:3], table.X[:1] + 0.3]), torch.tensor([2, 0, 1, 3])
+        mean, variance = NeighborPredictor(model, ALL, True)(x, outputs)
+        row, output, _ = table.cells(table.places())
+        known = Points(
+            torch.as_tensor(table.X[row]), torch.as_tensor(output), torch.as_tensor(row), model.latents.mean[output]
+        )
+        asked = Points(x, outputs, torch.tensor([0, 1, 2, -1]), model.latents.mean[outputs])
+        both = Points(*(torch.cat(pair) for pair in zip(vars(known).values(), vars(asked).values(), strict=True)))
+        joint = model.covariance(both, model.embed(both.x, both.h))
+    n = len(y)
+    b = torch.linalg.solve(R, joint[:n, n:])
+    assert_close(mean[0], b.T @ y, EXACT_GP)
+    assert_close(variance[0], (joint[n:, n:] - b.T @ joint[:n, n:]).diagonal(), EXACT_GP)
+
+
+def test_predictions_do_not_depend_on_chunks(rng, table):
+    model = two_scale_model(rng, table, latent_posterior="full")
+    model.observed = observed(table)
+    predictor = NeighborPredictor(model, 5, True)
+    x, outputs = torch.as_tensor(np.repeat(table.X, 4, axis=0)), torch.arange(4).repeat(len(table.X))
+    mean, variance = predictor(x, outputs)
+    order = torch.as_tensor(rng.permutation(len(x)))
+    for part in order.split(7):
+        one, spread = predictor(x[part], outputs[part])
+        assert_close(one[0], mean[0, part], SAME_FORMULA)
+        assert_close(spread[0], variance[0, part], SAME_FORMULA)
+
+
+def test_gradients_of_the_whole_bound(rng, table):
+    model = two_scale_model(rng, table)
+    plan = group_plan(model, table)
+    batch = CellBatch.from_arrays(next(plan.epoch(rng)), torch.float64, worlds.CPU)
+    parameters = [p for p in model.parameters() if p.requires_grad and p.numel()]
+    bound = model.elbo(batch, torch.Generator().manual_seed(0)).bound
+    gradients = torch.autograd.grad(bound, parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        direction = worlds.normal(rng, *parameter.shape)
+        with torch.no_grad():
+            step = 1e-5
+            values = []
+            for sign in (1.0, -1.0):
+                parameter.add_(sign * step * direction)
+                values.append(model.elbo(batch, torch.Generator().manual_seed(0)).bound)
+                parameter.sub_(sign * step * direction)
+            numeric = (values[0] - values[1]) / (2.0 * step)
+        assert math.isclose(float((gradient * direction).sum()), float(numeric), rel_tol=1e-4, abs_tol=1e-5)
