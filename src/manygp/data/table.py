@@ -109,6 +109,38 @@ class Table(ABC):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
 
     @abstractmethod
+    def column(self, output: int) -> tuple[IntArray, FloatArray]:
+        """Return input rows and values of the observed cells of one output."""
+
+    @abstractmethod
+    def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input rows, outputs and values of about `size` observed cells drawn at random."""
+
+    @abstractmethod
+    def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
+
+    @abstractmethod
+    def with_values(self, values: FloatArray) -> Table:
+        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+
+    @abstractmethod
+    def take(self, rows: IntArray) -> Table:
+        """Return a copy of the table at some of its input rows."""
+
+    @abstractmethod
+    def sum_by_output(self, values: FloatArray) -> FloatArray:
+        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
+
+    @abstractmethod
+    def compact(self) -> Table:
+        """Return the same observations in the layout that takes less memory."""
+
+    @abstractmethod
+    def to_grid(self) -> Grid:
+        """Return the same observations as a grid."""
+
+    @abstractmethod
     def power_sums(self, power: int, center: FloatArray) -> FloatArray:
         """Return Σ (y - center)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,).
 
@@ -233,6 +265,75 @@ class Grid(Table):
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
 
+    def column(self, output: int) -> tuple[IntArray, FloatArray]:
+        """Return input rows and values of the observed cells of one output."""
+        y = self.block(np.arange(self.num_inputs), np.array([output]))[:, 0]
+        row = np.flatnonzero(~np.isnan(y))
+        return row, y[row]
+
+    def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input rows, outputs and values of about `size` observed cells drawn at random."""
+        rows, outputs = self.num_inputs, self.num_outputs
+        draws = int(min(4.0, 1.2 * rows * outputs / self.num_observed) * size) + 50
+        if draws >= rows * outputs or self.num_observed < 0.2 * rows * outputs:
+            row, output = self._observed_subset(size, rng)
+        else:
+            flat = rng.integers(rows * outputs, size=draws)
+            row, output = np.divmod(np.unique(flat), outputs)
+        y = np.asarray(self.Y[row, output], dtype=np.float64)
+        seen = ~np.isnan(y) & (True if self.mask is None else self.mask[row, output])
+        row, output, y = row[seen], output[seen], y[seen]
+        if len(y) > size:
+            kept = rng.choice(len(y), size, replace=False)
+            row, output, y = row[kept], output[kept], y[kept]
+        return row, output, y
+
+    def _observed_subset(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Return positions of observed cells, at most `size` of them, each equally likely."""
+        chosen = np.sort(rng.choice(self.num_observed, min(size, self.num_observed), replace=False))
+        rows, outputs, passed = [], [], 0
+        for chunk in self.row_chunks():
+            row, output = np.nonzero(self.observed(chunk))
+            here = chosen[(chosen >= passed) & (chosen < passed + len(row))] - passed
+            rows.append(row[here] + chunk.start)
+            outputs.append(output[here])
+            passed += len(row)
+        return np.concatenate(rows), np.concatenate(outputs)
+
+    def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
+        for rows in self.row_chunks(max_cells):
+            row, output = np.nonzero(self.observed(rows))
+            yield row + rows.start, output, self.values(rows)[row, output]
+
+    def with_values(self, values: FloatArray) -> Grid:
+        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+        Y = np.full(self.num_inputs * self.num_outputs, np.nan)
+        Y[self.places()] = values
+        return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
+
+    def take(self, rows: IntArray) -> Grid:
+        """Return a copy of the table at some of its input rows."""
+        Y = self.block(rows, np.arange(self.num_outputs))
+        part = Grid(self.X[rows], Y, self.output_names, feature_names=self.feature_names)
+        part.exposure = None if self.exposure is None else self.exposure[rows]
+        return part
+
+    def sum_by_output(self, values: FloatArray) -> FloatArray:
+        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
+        total = np.zeros((self.num_outputs, values.shape[1]))
+        for rows in self.row_chunks():
+            total += self.observed(rows).T.astype(np.float64) @ values[rows]
+        return total
+
+    def compact(self) -> Grid:
+        """Return the table itself: a list of its cells would hardly be smaller."""
+        return self
+
+    def to_grid(self) -> Grid:
+        """Return the table itself."""
+        return self
+
 
 def _dense(values: Any) -> FloatArray:
     return np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
@@ -305,6 +406,36 @@ class Cells(Table):
     def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
         return places.astype(np.int64), self.output[places], self.y[places]
+
+    def column(self, output: int) -> tuple[IntArray, FloatArray]:
+        """Return input rows and values of the observed cells of one output."""
+        row = np.flatnonzero(self.output == output)
+        return row, self.y[row]
+
+    def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input rows, outputs and values of at most `size` observed cells drawn at random."""
+        return self.cells(rng.choice(len(self.y), min(size, len(self.y)), replace=False))
+
+    def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
+        for begin in range(0, len(self.y), max_cells):
+            yield self.cells(np.arange(begin, min(begin + max_cells, len(self.y))))
+
+    def with_values(self, values: FloatArray) -> Cells:
+        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+        return Cells(self.X, self.output, values, self.output_names, feature_names=self.feature_names)
+
+    def take(self, rows: IntArray) -> Cells:
+        """Return a copy of the table at some of its input rows, which are its cells."""
+        names = {"feature_names": self.feature_names}
+        part = Cells(self.X[rows], self.output[rows], self.y[rows], self.output_names, **names)
+        part.exposure = None if self.exposure is None else self.exposure[rows]
+        return part
+
+    def sum_by_output(self, values: FloatArray) -> FloatArray:
+        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
+        p = self.num_outputs
+        return np.stack([np.bincount(self.output, column, p) for column in values.T], axis=1)
 
     def compact(self) -> Table:
         """Return the same observations as a grid if that is no larger than a few times the cells, else as they are."""

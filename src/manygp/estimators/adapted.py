@@ -19,11 +19,11 @@ from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
 from manygp.estimators.trained import undone_by_interrupts
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
 from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
-from manygp.models.guesses import check_support
 from manygp.models.new_outputs import Population, joined_model
 from manygp.prediction import Prediction
 from manygp.training import History, settle

@@ -23,14 +23,15 @@ from manygp.estimators.settings import (
 )
 from manygp.estimators.standardize import check_scaled, independent_scaling
 from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
+from manygp.initialise import evidence_lengthscales
+from manygp.initialise.gmogp import cosine_similarity, start_graphical, start_means
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.mixing import guessed_functions
+from manygp.initialise.processes import choose_num_points
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, make_likelihood
-from manygp.models import evidence_lengthscales
-from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
-from manygp.models.guesses import check_support
+from manygp.models.gmogp import Attention, attention_bytes
 from manygp.models.indgp import SparseIndependentModel
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.processes import choose_num_points
 from manygp.models.stretch import stretch_lengthscales
 from manygp.training import History
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_scale, with_fixed_noise
@@ -25,14 +25,14 @@ from manygp.estimators.settings import (
 )
 from manygp.estimators.standardize import check_scaled, independent_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import evidence_lengthscales
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.mixing import guessed_functions
+from manygp.initialise.processes import choose_num_points, start_processes
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
-from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
-from manygp.models.guesses import check_support
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.processes import choose_num_points, start_processes
 from manygp.training import EpochRecord, History
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
@@ -193,8 +193,7 @@ class IndGP(TrainedEstimator):
 
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
-        if isinstance(table, Cells):
-            table = table.compact()
+        table = table.compact()
         if not self._is_affordable(table):
             super()._fit_table(table)
             return
@@ -211,7 +210,7 @@ class IndGP(TrainedEstimator):
             climb = climb_evidence(model, *self._adam())
         else:
             found = with_fixed_noise(evidence_lengthscales(table, scaling, rng), self.likelihood, scaling)
-            climb = maximise_evidence(model, found, pool=True)
+            climb = maximise_evidence(model, found.lengthscale, found.signal, found.noise, pool=True)
         total = float(climb.evidence.sum())
         record = EpochRecord(1, total, total, 0.0, 0.0, 0.0, 0.0, time.perf_counter() - started)
         history = History([record], "interrupted" if climb.is_interrupted else "converged")

@@ -9,8 +9,8 @@ import torch
 from manygp.data import Scaling
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.initialise.evidence import Lengthscales
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
-from manygp.models.evidence import Lengthscales
 
 __all__ = ["check_one_noise", "fixed_noise", "hold_noise", "is_fixed", "one_scale", "with_fixed_noise"]
 

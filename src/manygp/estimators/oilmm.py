@@ -18,13 +18,14 @@ from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
 from manygp.estimators.standardize import published_scaling, scaling_kinds
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.initialise.oilmm import start_orthogonal
+from manygp.initialise.processes import choose_num_points
 from manygp.likelihoods import Gaussian, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
-from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
-from manygp.models.processes import choose_num_points
+from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.training import EpochRecord, History
 from manygp.variational import CellBatch, CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 

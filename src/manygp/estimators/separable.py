@@ -14,20 +14,20 @@ from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled, published_scaling, scaling_kinds
-from manygp.kernels import make_kernel
-from manygp.likelihoods import Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
-from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.guesses import GUESS_TOLERANCE, check_support, guess_table
-from manygp.models.separable_start import (
+from manygp.initialise import choose_latent_dim, choose_scaling, find_lengthscales
+from manygp.initialise.gslvmogp import (
     choose_inducing_sizes,
     start_separable_from_data,
     start_separable_from_prior,
 )
-from manygp.models.start import ScalingChoice
+from manygp.initialise.priors import PriorMeans, prior_means
+from manygp.initialise.pseudo_values import GUESS_TOLERANCE, check_support, guess_table
+from manygp.initialise.start import ScalingChoice
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Likelihood, make_likelihood
+from manygp.models.gslvmogp import SeparableLatentModel
 from manygp.variational import LATENT_POSTERIORS, Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
 

@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import choose_latent_dim, find_lengthscales
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.mixing import guessed_functions
+from manygp.initialise.pseudo_values import check_support
+from manygp.initialise.sgprn import start_network, start_network_from_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, find_lengthscales
-from manygp.models.guesses import check_support
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.network_start import start_network, start_network_from_prior
 from manygp.models.sgprn import RegressionNetwork, choose_output_shape
 
 __all__ = ["SGPRN"]
@@ -151,7 +151,7 @@ class SGPRN(TrainedEstimator):
 
     def _fit_table(self, table: Table) -> None:
         # The posterior knows every input, and is larger than a grid of them.
-        super()._fit_table(table.to_grid() if isinstance(table, Cells) else table)
+        super()._fit_table(table.to_grid())
 
     def _begin(self, table: Table, rng: np.random.Generator) -> tuple[RegressionNetwork, Scaling]:
         assert isinstance(table, Grid)

@@ -6,10 +6,10 @@ import numpy as np
 
 from manygp.data import Scaling, Table
 from manygp.errors import SettingError
+from manygp.initialise import choose_scaling
+from manygp.initialise.indgp import choose_prior_scaling
+from manygp.initialise.start import ScalingChoice
 from manygp.likelihoods import Likelihood
-from manygp.models import choose_scaling
-from manygp.models.indgp import choose_prior_scaling
-from manygp.models.start import ScalingChoice
 
 __all__ = ["check_scaled", "independent_scaling", "mixing_scaling", "published_scaling", "scaling_kinds"]
 

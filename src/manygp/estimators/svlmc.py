@@ -15,11 +15,11 @@ from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import choose_latent_dim, find_lengthscales
+from manygp.initialise.mixing import guessed_functions, start_levels, start_mixing
+from manygp.initialise.processes import choose_num_points
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, find_lengthscales
-from manygp.models.guesses import check_support
-from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
-from manygp.models.processes import choose_num_points
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import CholeskyPosteriorBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 

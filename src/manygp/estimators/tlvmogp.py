@@ -15,7 +15,6 @@ from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
-from manygp.estimators.priors import PriorMeans
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -27,13 +26,13 @@ from manygp.estimators.settings import (
 from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
 from manygp.estimators.trained import undone_by_interrupts
+from manygp.initialise.priors import PriorMeans
+from manygp.initialise.pseudo_values import check_support
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.calibration import calibrate_noise
 from manygp.models.coordinates import place_outputs, with_coordinates
-from manygp.models.guesses import check_support
-from manygp.models.inducing import sample_places
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
 from manygp.training import History
@@ -274,7 +273,7 @@ class TLVMOGP(AdaptiveEstimator):
         """The likelihood, chosen by the values if that is left to them."""
         if self.likelihood != "auto":
             return make_likelihood(self.likelihood, table.num_outputs)
-        _, _, y = sample_places(table, _SAMPLE_CELLS, rng)
+        _, _, y = table.sample(_SAMPLE_CELLS, rng)
         chosen = choose_likelihood(y)
         logger.info(
             "likelihood='auto' chose %r: of %d values %.0f%% are zero and %.0f%% whole; mean %.3g, variance %.3g",

@@ -11,11 +11,8 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation, factorise
 from manygp.data.table import FloatArray
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.standardize import published_scaling, scaling_kinds
-from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
-from manygp.models import (
-    TransformedLatentModel,
+from manygp.initialise import (
     choose_latent_dim,
     choose_num_inducing,
     choose_scaling,
@@ -25,12 +22,15 @@ from manygp.models import (
     start_from_data,
     start_from_prior,
 )
-from manygp.models.coarse_start import coarsen
+from manygp.initialise.coarse import coarsen
+from manygp.initialise.priors import PriorMeans, prior_means
+from manygp.initialise.pseudo_values import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
+from manygp.initialise.start import ScalingChoice
+from manygp.initialise.trend import find_slopes, start_trend, without_slopes
+from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian, likelihood_name
+from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
-from manygp.models.guesses import GUESS_TOLERANCE, guess_table, start_likelihood, start_posterior
 from manygp.models.row_effects import has_row_effects
-from manygp.models.start import ScalingChoice
-from manygp.models.trend import find_slopes, start_trend, without_slopes
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP

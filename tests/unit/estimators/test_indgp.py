@@ -8,8 +8,9 @@ import torch
 import manygp
 from manygp import IndGP, SettingError
 from manygp.estimators import indgp
+from manygp.initialise.indgp import choose_prior_scaling
 from manygp.models.exact import ExactBatch
-from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling
+from manygp.models.indgp import SparseIndependentModel
 
 QUIET = {"device": "cpu", "progress": False}
 

@@ -11,7 +11,7 @@ import manygp
 from manygp import DataError, SettingError
 from manygp.data import Grid, Scaling
 from manygp.data.coordinates import place_outputs
-from manygp.models import choose_latent_dim
+from manygp.initialise import choose_latent_dim
 from manygp.models.coordinates import choose_placed_dim, refresh_prior
 
 from ...tolerances import PREDICTION, assert_close

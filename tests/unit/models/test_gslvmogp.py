@@ -7,13 +7,13 @@ import torch
 from manygp import GSLVMOGP, LVMOGP
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
-from manygp.models import find_lengthscales
-from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
-from manygp.models.separable_start import (
+from manygp.initialise import find_lengthscales
+from manygp.initialise.gslvmogp import (
     choose_inducing_sizes,
     start_separable_from_data,
     start_separable_from_prior,
 )
+from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
 
 from ...laws import worlds
 from ...laws.test_gslvmogp import random_model

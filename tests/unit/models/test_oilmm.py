@@ -9,11 +9,12 @@ import torch
 from manygp.data import Scaling
 from manygp.data.factorisation import factorise
 from manygp.errors import NumericalError
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.oilmm import start_orthogonal
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
 from manygp.models.oilmm import ExactConditional, ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
 from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
-from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
+from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.variational import CellBatch, InducingBatch, KernelBatch, NaturalPosteriorBatch
 
 from ...laws import worlds

@@ -8,10 +8,10 @@ import torch
 
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.sgprn import start_network, start_network_from_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.network_start import start_network, start_network_from_prior
 from manygp.models.sgprn import NetworkPredictor, RegressionNetwork, choose_output_shape
 
 from ...laws import worlds

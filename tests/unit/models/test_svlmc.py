@@ -6,12 +6,9 @@ import torch
 
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
-from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.inducing import greedy_inducing
-from manygp.models.layout import CellGrid
-from manygp.models.mixing_start import (
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.inducing import greedy_inducing
+from manygp.initialise.mixing import (
     Series,
     factor_series,
     guessed_functions,
@@ -20,7 +17,10 @@ from manygp.models.mixing_start import (
     start_mixing,
     weight_variance,
 )
-from manygp.models.processes import choose_num_points, greedy_points, place_points, start_processes, variance_left
+from manygp.initialise.processes import choose_num_points, greedy_points, place_points, start_processes, variance_left
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Gaussian
+from manygp.models.layout import CellGrid
 from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
 from manygp.variational import InducingBatch, KernelBatch, NaturalPosteriorBatch
 

@@ -8,9 +8,7 @@ import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
 from manygp.estimators import tlvmogp_start, trained
-from manygp.kernels import cross_covariance
-from manygp.likelihoods import Gaussian
-from manygp.models import (
+from manygp.initialise import (
     Lengthscales,
     choose_latent_dim,
     choose_num_inducing,
@@ -20,6 +18,8 @@ from manygp.models import (
     find_noise_spread,
     latent_dim_of,
 )
+from manygp.kernels import cross_covariance
+from manygp.likelihoods import Gaussian
 from manygp.training import History
 
 from ...laws import worlds

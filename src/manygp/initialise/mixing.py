@@ -10,12 +10,12 @@ from torch import Tensor
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.processes import place_points, variance_left
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.models.evidence import Lengthscales
 from manygp.models.exact import Columns, ExactBatch
 from manygp.models.indgp import maximise_evidence
-from manygp.models.inducing import sample_cells
-from manygp.models.processes import place_points, variance_left
 from manygp.models.svlmc import LinearMixingModel
 from manygp.variational import KernelBatch
 
@@ -181,7 +181,7 @@ def series_kernels(
     kernels = KernelBatch(like.name or "rbf", x.shape[1], L, log_parameters=True)
     model = ExactBatch(kernels, Gaussian(L, per_output=True), columns)
     noise = min(1.0, found.noise / max(float(variance.max()), 1e-300))
-    if maximise_evidence(model, Lengthscales(np.ones(x.shape[1]), 1.0, noise)).is_interrupted:
+    if maximise_evidence(model, np.ones(x.shape[1]), noise=noise).is_interrupted:
         # Nothing has been learnt yet that could be kept.
         raise KeyboardInterrupt
     lengthscale, outputscale = kernels.scales(kernels.rows())

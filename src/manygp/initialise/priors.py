@@ -11,8 +11,8 @@ from manygp.data.coordinates import describe_outputs
 from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
+from manygp.initialise import choose_latent_dim
 from manygp.likelihoods import Likelihood
-from manygp.models import choose_latent_dim
 from manygp.variational import Latents
 
 __all__ = ["PriorMeans", "prior_means"]

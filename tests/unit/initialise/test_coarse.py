@@ -7,7 +7,7 @@ import torch
 
 import manygp
 from manygp.data import Grid
-from manygp.models import coarse_start
+from manygp.initialise import coarse as coarse_start
 from manygp.training import settle
 
 from ...laws import worlds

@@ -11,9 +11,8 @@ from torch import Tensor
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray, IntArray
+from manygp.initialise.evidence import Lengthscales
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.models.evidence import Lengthscales
-from manygp.models.inducing import sample_places
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, NaturalPosterior
@@ -151,7 +150,7 @@ class _Sample:
     """Some observed cells as tensors, values scaled if a scaling is given."""
 
     def __init__(self, table: Table, size: int, rng: np.random.Generator, scaling: Scaling | None = None):
-        self.row, output, y = sample_places(table, size, rng)
+        self.row, output, y = table.sample(size, rng)
         self.outputs = torch.as_tensor(output)
         self.y = torch.as_tensor(np.asarray(y if scaling is None else scaling.scale_y(y, output), dtype=np.float64))
         self.exposure = _exposure(table, self.row)

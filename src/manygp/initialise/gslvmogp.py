@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
+from manygp.initialise.evidence import Lengthscales, evidence_lengthscales
+from manygp.initialise.inducing import greedy_inducing
+from manygp.initialise.pseudo_values import start_likelihood
 from manygp.kernels import make_kernel, rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales, evidence_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.guesses import start_likelihood
-from manygp.models.inducing import greedy_inducing, sample_places
 from manygp.variational import CellBatch
 from manygp.variational.kronecker import NaturalKronecker
 
@@ -261,7 +261,7 @@ def _place_latents(model: SeparableLatentModel, rng: np.random.Generator) -> Non
 
 def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> CellBatch:
     """Some cells that stand for all."""
-    row, output, y = sample_places(table, _SETTLE_CELLS, rng)
+    row, output, y = table.sample(_SETTLE_CELLS, rng)
     outputs, column = np.unique(output, return_inverse=True)
     return CellBatch(
         x=torch.as_tensor(scaling.scale_x(table.X[row])),

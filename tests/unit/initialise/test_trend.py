@@ -7,8 +7,8 @@ import torch
 import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
+from manygp.initialise.trend import find_slopes, start_trend, without_slopes
 from manygp.models.tlvmogp import moments_and_slopes
-from manygp.models.trend import find_slopes, start_trend, without_slopes
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -46,7 +46,7 @@ def test_what_is_left_adds_up(rng):
 
 def test_a_large_table_is_sampled(rng, monkeypatch):
     table = sloping(rng)
-    monkeypatch.setattr("manygp.models.trend._MOST_CELLS", 300)
+    monkeypatch.setattr("manygp.initialise.trend._MOST_CELLS", 300)
     assert without_slopes(table, find_slopes(table), rng).num_inputs == 50
 
 

@@ -14,11 +14,11 @@ from manygp.data.splits import pattern_split
 from manygp.data.table import FloatArray
 from manygp.embeddings import Residual
 from manygp.errors import DataError
+from manygp.initialise.evidence import Lengthscales, evidence_lengthscales
+from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky
-from manygp.models.evidence import Lengthscales, evidence_lengthscales
-from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 
 __all__ = [

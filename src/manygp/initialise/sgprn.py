@@ -6,10 +6,10 @@ from torch import nn
 
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import Factorisation
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.mixing import factor_series, weight_variance
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.mixing_start import factor_series, weight_variance
 from manygp.models.sgprn import RegressionNetwork
 
 __all__ = ["start_network", "start_network_from_prior"]

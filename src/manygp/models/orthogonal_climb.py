@@ -1,79 +1,19 @@
-"""Where the OILMM begins, and how it climbs when all rows are at hand at once."""
+"""How the OILMM climbs when all rows are at hand at once."""
 
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from manygp.data import Scaling, Table
-from manygp.data.factorisation import Factorisation
 from manygp.errors import NumericalError
-from manygp.models.evidence import Lengthscales
-from manygp.models.mixing_start import factor_series, series_kernels
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import Rows
-from manygp.models.processes import place_points, variance_left
-from manygp.variational import InducingBatch
 
-__all__ = ["climb_likelihood", "start_orthogonal"]
+__all__ = ["climb_likelihood"]
 
-_MIN_NOISE = 1e-4
-# White noise of a latent process as a share of its variance.
-_NOISE_SHARE = 0.01
 # Rise of the bound over so many iterations, in nats a cell, below which it counts as flat.
 _WINDOW, _FLAT = 10, 1e-4
-
-
-@torch.no_grad()
-def start_orthogonal(
-    model: OrthogonalMixingModel,
-    table: Table,
-    scaling: Scaling,
-    found: Lengthscales,
-    factors: Factorisation | None,
-    rng: np.random.Generator,
-) -> None:
-    """Start with the basis and kernels of a factorisation, inducing points among the inputs, and its noise.
-
-    Parameters
-    ----------
-    model
-        The model to set.
-    table, scaling
-        The observations and their scaling.
-    found
-        What the evidence said about the inputs, and the noise.
-    factors
-        A factorisation of the table; None for a single output.
-    rng
-        Source of randomness.
-    """
-    basis, processes, seen = model.basis, model.processes, table.count_per_output() > 0
-    basis.seen.copy_(torch.as_tensor(seen))
-    processes.units.copy_(torch.as_tensor(found.lengthscale))
-    q = len(basis.raw_scale)
-    if factors is None:
-        weight = torch.eye(table.num_outputs, q, dtype=torch.float64)
-        S = torch.ones(q, dtype=torch.float64)
-        lengthscale, outputscale = torch.ones(1, table.num_features, dtype=torch.float64), S * found.signal
-    else:
-        series = factor_series(factors, q, seen, rng)
-        # Columns that the table does not support are completed to an orthonormal basis.
-        weight = torch.as_tensor(np.linalg.qr(series.W)[0])
-        variance = torch.as_tensor(series.variance)
-        S = variance * max(int(seen.sum()), 1)
-        lengthscale, outputscale = series_kernels(processes.kernels, table, scaling, series, found, rng)
-        outputscale = outputscale / variance
-    processes.kernels.rescale(lengthscale, outputscale)
-    D = _NOISE_SHARE * model._prior_variance()
-    if isinstance(processes, InducingBatch):
-        place_points(processes, table, scaling, rng)
-        # What inducing points cannot represent looks like white noise.
-        D = D + variance_left(processes, table, scaling)
-    basis.start(weight, S, D)
-    model.likelihood.noise = torch.tensor(max(found.noise, _MIN_NOISE), dtype=torch.float64)
 
 
 def climb_likelihood(

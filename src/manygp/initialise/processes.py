@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.data import Scaling, Table
-from manygp.models.evidence import Lengthscales
+from manygp.initialise.evidence import Lengthscales
 from manygp.variational import InducingBatch, KernelBatch
 
 __all__ = ["choose_num_points", "greedy_points", "place_points", "start_processes", "variance_left"]
