@@ -14,7 +14,7 @@ from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
-from manygp.data.table import Grid
+from manygp.data.grid import Grid
 from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice

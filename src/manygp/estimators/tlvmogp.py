@@ -15,6 +15,7 @@ from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
+from manygp.estimators.noise import typical_noise
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -23,11 +24,12 @@ from manygp.estimators.settings import (
     check_positive,
     check_size,
 )
-from manygp.estimators.standardize import check_scaled
-from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
+from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import undone_by_interrupts
-from manygp.initialise.priors import PriorMeans
+from manygp.initialise import Survey
+from manygp.initialise.priors import PriorMeans, prior_means
 from manygp.initialise.pseudo_values import check_support
+from manygp.initialise.tlvmogp import choose_sizes, choose_spectral_bound, initialise, initialise_at_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
@@ -43,6 +45,9 @@ __all__ = ["TLVMOGP"]
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
+_PAPER = {"latent_dim": 3, "num_inducing": 200}
+# The bound of spectral norms with preset "paper".
+_STIFF = 0.1
 # Values that a likelihood is chosen by.
 _SAMPLE_CELLS = 100_000
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
@@ -238,8 +243,56 @@ class TLVMOGP(AdaptiveEstimator):
         if table.exposure is not None:
             self._check_exposure(likelihood)
         check_scaled(self.standardize, likelihood)
-        begin = begin_at_prior if self.preset == "paper" else begin_at_data
-        return begin(self, table, likelihood, rng)
+        prior = prior_means(self.latent_prior_mean, table, self._prior_dim(), likelihood, rng)
+        if self.preset == "paper":
+            return self._begin_at_prior(table, likelihood, prior)
+        is_placed = table.coordinates is not None
+        survey = Survey(
+            table,
+            likelihood,
+            rng,
+            # An output that is known by its place alone has no centre and scale of its own.
+            "global" if self.standardize is True and self._knows_places(table) else self.standardize,
+            max_rank=None if isinstance(self.latent_dim, str) else self.latent_dim,
+            looks_for_trend=self.trend is not False
+            and not (self.standardize is False or is_placed or prior is not None),
+        )
+        sizes = choose_sizes(
+            survey,
+            self.latent_dim,
+            self.num_inducing,
+            None if prior is None else prior.mean.shape[1],
+            self._looks_for_effects(table),
+            typical_noise(self.likelihood, survey.scaling),
+        )
+        if type(likelihood) is Gaussian and isinstance(self.likelihood, str):
+            likelihood = sizes.likelihood(likelihood)
+        logger.info(
+            "latent_dim=%d, num_inducing=%d, standardisation of outputs: %s, likelihood: %s, trend: %s",
+            *(sizes.latent_dim, sizes.num_inducing, survey.choice.kind, likelihood_name(likelihood)),
+            survey.slopes is not None,
+        )
+        has_trend = self.trend is True or survey.slopes is not None
+        model = self._untrained(table, likelihood, sizes.latent_dim, sizes.num_inducing, prior, has_trend)
+        initialise(model, survey, sizes)
+        return model, survey.scaling
+
+    def _prior_dim(self) -> int | str:
+        """Dimensions of principal components that prior means may be."""
+        is_open = self.latent_dim == "auto" and isinstance(self.latent_prior_mean, str)
+        return _PAPER["latent_dim"] if is_open and self.preset == "paper" else self.latent_dim
+
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, prior: PriorMeans | None
+    ) -> tuple[TransformedLatentModel, Scaling]:
+        """A model and scaling after the published procedure."""
+        default = _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]
+        latent_dim = default if self.latent_dim == "auto" else self.latent_dim
+        automatic = min(_PAPER["num_inducing"], table.num_observed)
+        num_inducing = automatic if self.num_inducing == "auto" else self.num_inducing
+        model = self._untrained(table, likelihood, latent_dim, num_inducing, prior, self.trend is True)
+        initialise_at_prior(model)
+        return model, published_scaling(self.standardize, table, likelihood.is_affine)
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
@@ -313,7 +366,7 @@ class TLVMOGP(AdaptiveEstimator):
             "num_outputs": table.num_outputs,
             "latent_dim": int(latent_dim),
             "num_inducing": int(num_inducing),
-            "spectral_bound": choose_spectral_bound(self, table, int(latent_dim)),
+            "spectral_bound": self._bend(table, int(latent_dim)),
             "prior_mean": prior is not None,
             "trend": has_trend,
             "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
@@ -325,6 +378,10 @@ class TLVMOGP(AdaptiveEstimator):
         if table.coordinates is not None:
             place_outputs(model, torch.as_tensor(table.coordinates.features))
         return model
+
+    def _bend(self, table: Table, latent_dim: int) -> float:
+        """The spectral bound that "auto" stands for."""
+        return _STIFF if self.preset == "paper" else choose_spectral_bound(table, latent_dim, self.num_blocks)
 
     def _work(self, model: TransformedLatentModel, cells: float) -> float:
         m = len(model.gp.Z)

@@ -1,4 +1,4 @@
-"""Lengthscales by evidence: what a few outputs, each a GP of its own, say about the inputs."""
+"""Lengthscales by evidence: what a few outputs, each an exact GP of its own, say about the inputs."""
 
 import math
 from dataclasses import dataclass
@@ -6,23 +6,32 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.optimize import minimize
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from manygp.data import Cells, Grid, Scaling, Table
-from manygp.data.table import FloatArray, IntArray
+from manygp.data import Scaling, Table
+from manygp.data.table import FloatArray
 from manygp.errors import NumericalError
 from manygp.linalg import safe_cholesky
 
-__all__ = ["Lengthscales", "evidence_lengthscales"]
+__all__ = ["Lengthscales", "OutputSample", "evidence_lengthscales", "near_and_far"]
 
 # Lengthscales in standard deviations of the inputs, from far below to far above.
 _GRID = tuple(2.0**k for k in range(-6, 4))
 # Signals and noises that are tried with each, and one that is as good as white.
 _STARTS, _WHITE = ((1.0, 0.01), (1.0, 0.1), (1.0, 0.5)), (0.1, 0.9)
-_MAX_OUTPUTS = 20
+# Cells of an output at most, outputs at least and at most, and cells in all: of outputs with few cells, more are asked.
+_MAX_POINTS, _OUTPUTS, _CELLS = 112, (12, 200), 1000
+# The grid is tried on fewer.
+_GRID_POINTS, _GRID_OUTPUTS = 64, 8
+# Steps of the search, and the relative gain that ends it.
+_MAX_STEPS, _SETTLED = 25, 1e-5
+# Log parameters stay within so much of where the search begins.
+_FARTHEST = 8.0
 # The shortest lengthscale, in distances between neighbours, and how many are looked at.
 _SHORTEST, _MAX_QUERIES = 1.0 / 3.0, 1000
+_LEAST_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -41,60 +50,148 @@ class Lengthscales:
         return float(np.minimum(np.prod(1.0 + 2.0 * np.ptp(x, axis=0) / self.lengthscale), len(x)))
 
 
-@torch.enable_grad()
 def evidence_lengthscales(
-    table: Table,
-    scaling: Scaling,
-    rng: np.random.Generator,
-    max_noise: float = math.inf,
-    max_points: int = 160,
-    tolerance: float = 0.0,
+    table: Table, scaling: Scaling, rng: np.random.Generator, max_noise: float = math.inf, tolerance: float = 0.0
 ) -> Lengthscales:
-    """Shared ARD lengthscales that maximise the exact evidence of a few outputs, each a GP of its own.
+    """Shared ARD lengthscales that maximise the exact evidence of a few outputs, see `OutputSample`."""
+    return OutputSample.of(table, scaling, rng).lengthscales(max_noise, tolerance)
 
-    Every output contributes a subset of its cells: neighbours of a random cell, so that short lengthscales show, and
-    as many cells from anywhere. A coarse grid over one common lengthscale, then L-BFGS on all of them. Neighbours
-    are not farther than three lengthscales apart: there, all functions are white, whatever the lengthscales.
 
-    `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all outputs
-    share pass for noise of each. With a `tolerance`, in nats a cell, L-BFGS begins at the longest lengthscale that is
-    as good as any within it: what may as well be noise is taken for noise.
+@dataclass(frozen=True)
+class OutputSample:
+    """Some cells of a few outputs in scaled units, padded: x (p, n, d), y (p, n), and which are cells (p, n).
+
+    Every output contributes neighbours of a random cell, so that short lengthscales show, and as many cells from
+    anywhere. `inputs` are those of the whole table, (n, d).
     """
-    # Constant data have no noise at all, and no logarithm of it.
-    max_noise = max(max_noise, 1e-6)
-    x, y, seen = _subsets(table, scaling, rng, max_points)
-    d = x.shape[-1]
-    values = dict[float, tuple[float, Tensor]]()
-    for factor in _GRID:
-        for signal, noise in (*_STARTS, _WHITE) if tolerance else _STARTS:
-            scales = [math.log(signal), math.log(min(noise, max_noise))]
-            raw = torch.tensor([math.log(factor * math.sqrt(d))] * d + scales, dtype=torch.float64)
-            value = float(_negative_evidence(raw, x, y, seen, max_noise))
-            if value < values.get(factor, (math.inf,))[0]:
-                values[factor] = value, raw
-    if not values:
-        return Lengthscales(np.ones(d), 1.0, 0.1)
-    least = min(value for value, _ in values.values()) + tolerance
-    start = values[max(factor for factor, (value, _) in values.items() if value <= least)][1]
-    raw = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([raw], max_iter=40, line_search_fn="strong_wolfe")
 
-    def closure() -> float:
-        optimizer.zero_grad()
-        # A weak pull to the start keeps lengthscales of inputs that do not matter from running away.
-        loss = _negative_evidence(raw, x, y, seen, max_noise) + 1e-3 * (raw - start).square().sum()
-        loss.backward()
-        return float(loss.detach())
+    x: Float[Tensor, "p n d"]
+    y: Float[Tensor, "p n"]
+    seen: Bool[Tensor, "p n"]
+    inputs: FloatArray
 
-    try:
-        optimizer.step(closure)
-        final = raw.detach() if torch.isfinite(raw).all() else start
-    except NumericalError:
-        # A step of the line search went where covariances overflow.
-        final = start
-    lengthscale = final[:d].exp().numpy()
-    lengthscale *= max(1.0, _SHORTEST * _spacing(scaling.scale_x(table.X) / lengthscale))
-    return Lengthscales(lengthscale, float(final[d].exp()), min(float(final[d + 1].exp()), max_noise))
+    @classmethod
+    def of(cls, table: Table, scaling: Scaling, rng: np.random.Generator) -> "OutputSample":
+        """Well observed outputs, which say more, and some cells of each."""
+        counts = table.count_per_output()
+        usable = np.flatnonzero(counts >= min(3, counts.max()))
+        order = usable[np.argsort(-counts[usable] * rng.uniform(0.5, 1.0, len(usable)))]
+        many = int(np.clip(_CELLS // max(1, min(int(np.median(counts[usable])), _MAX_POINTS)), *_OUTPUTS))
+        parts = []
+        for p in order[:many]:
+            row, y = table.column(int(p))
+            x, y = scaling.scale_x(table.X[row]), scaling.scale_y(y, np.full(len(y), p))
+            if len(y) > _MAX_POINTS:
+                kept = near_and_far(x, _MAX_POINTS, rng)
+                x, y = x[kept], y[kept]
+            parts.append((x, y - y.mean()))
+        return cls(*_padded(parts), scaling.scale_x(table.X))
+
+    def lengthscales(
+        self, max_noise: float = math.inf, tolerance: float = 0.0, near: Lengthscales | None = None
+    ) -> Lengthscales:
+        """Lengthscales, signal and noise that maximise the evidence, the same for all outputs.
+
+        A coarse grid over one common lengthscale, then L-BFGS on all of them. Neighbours are not farther than three
+        lengthscales apart: there, all functions are white, whatever the lengthscales.
+
+        `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all
+        outputs share pass for noise of each. With a `tolerance`, in nats a cell, the search begins at the longest
+        lengthscale that is as good as any within it: what may as well be noise is taken for noise. What was found
+        `near` takes the place of the grid.
+        """
+        # Constant data have no noise at all, and no logarithm of it.
+        max_noise, d = max(max_noise, _LEAST_NOISE), self.x.shape[-1]
+        if near is not None:
+            start = np.log([*near.lengthscale, near.signal, min(near.noise, max_noise)])
+            return self._found(self._climb(start, max_noise), max_noise)
+        few, values = self._thinned(), dict[float, tuple[float, FloatArray]]()
+        for factor in _GRID:
+            for signal, noise in (*_STARTS, _WHITE) if tolerance else _STARTS:
+                scales = [math.log(signal), math.log(min(noise, max_noise))]
+                raw = np.array([math.log(factor * math.sqrt(d))] * d + scales)
+                value = few.negative_evidence(raw)[0]
+                if value < values.get(factor, (math.inf,))[0]:
+                    values[factor] = value, raw
+        if not values:
+            return Lengthscales(np.ones(d), 1.0, 0.1)
+        least = min(value for value, _ in values.values()) + tolerance
+        start = values[max(factor for factor, (value, _) in values.items() if value <= least)][1]
+        return self._found(self._climb(start, max_noise), max_noise)
+
+    def _found(self, final: FloatArray, max_noise: float) -> Lengthscales:
+        d = self.x.shape[-1]
+        lengthscale = np.exp(final[:d])
+        lengthscale *= max(1.0, _SHORTEST * _spacing(self.inputs / lengthscale))
+        return Lengthscales(lengthscale, float(np.exp(final[d])), min(float(np.exp(final[d + 1])), max_noise))
+
+    def _climb(self, start: FloatArray, max_noise: float) -> FloatArray:
+        def loss(raw: FloatArray) -> tuple[float, FloatArray]:
+            value, gradient = self.negative_evidence(raw, needs_gradient=True)
+            # A weak pull to the start keeps lengthscales of inputs that do not matter from running away.
+            return value + 1e-3 * float(np.square(raw - start).sum()), gradient + 2e-3 * (raw - start)
+
+        highest = start + _FARTHEST
+        highest[-1] = math.log(max_noise) if max_noise < math.inf else highest[-1]
+        bounds = np.column_stack([start - _FARTHEST, highest])
+        options = {"maxiter": _MAX_STEPS, "ftol": _SETTLED}
+        try:
+            found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        except NumericalError:
+            return start
+        return np.asarray(found.x) if np.isfinite(found.x).all() else start
+
+    @torch.no_grad()
+    def negative_evidence(self, raw: FloatArray, needs_gradient: bool = False) -> tuple[float, FloatArray]:
+        """Mean negative log evidence per cell, with logarithms of lengthscales, signal and noise, and its gradient."""
+        d, cells, own = self.x.shape[-1], self.seen.sum(), self.seen.double()
+        signal, noise = math.exp(raw[d]), math.exp(raw[d + 1])
+        z = self.x / torch.as_tensor(np.exp(raw[:d]))
+        s = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist").square_()
+        K = s.mul_(-0.5).exp_().mul_(signal).mul_(own.unsqueeze(-1) * own.unsqueeze(-2))
+        # Padding has unit variance and value zero: a constant.
+        L = safe_cholesky(K + torch.diag_embed(own * (noise + _LEAST_NOISE) + (1.0 - own)))
+        logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum()
+        if not needs_gradient:
+            a = torch.linalg.solve_triangular(L, self.y.unsqueeze(-1), upper=False)
+            return float(0.5 * (a.square().sum() + logdet) / cells), np.zeros(0)
+        inverse = torch.cholesky_inverse(L)
+        α = (inverse @ self.y.unsqueeze(-1)).squeeze(-1)
+        value = 0.5 * ((α * self.y).sum() + logdet) / cells
+        # ∂/∂K = ½ (K⁻¹ − ααᵀ);  ∂k/∂log ℓ = k (z − z')²;  Σ_ij G_ij (z_i − z_j)² = 2 Σ_i z_i (z_i Σ_j G_ij − (G z)_i)
+        W = inverse - α.unsqueeze(-1) * α.unsqueeze(-2)
+        of_noise = noise * (own * W.diagonal(dim1=-2, dim2=-1)).sum()
+        G = W.mul_(K)
+        along = 2.0 * (z * (z * G.sum(-1, keepdim=True) - G @ z)).sum((0, 1))
+        gradient = 0.5 * torch.cat([along, torch.stack([G.sum(), of_noise])]) / cells
+        return float(value), gradient.numpy()
+
+    def _thinned(self) -> "OutputSample":
+        """Some of the outputs and cells: neighbours stay neighbours."""
+        x, y, seen = self.x[:_GRID_OUTPUTS], self.y[:_GRID_OUTPUTS], self.seen[:_GRID_OUTPUTS]
+        parts = []
+        for p in range(len(x)):
+            own, values = x[p][seen[p]].numpy(), y[p][seen[p]].numpy()
+            kept = near_and_far(own, _GRID_POINTS, np.random.default_rng(p))
+            parts.append((own[kept], values[kept] - values[kept].mean()))
+        return OutputSample(*_padded(parts), self.inputs)
+
+
+def near_and_far(x: FloatArray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Neighbours of a random input, so that short lengthscales show, and as many inputs from anywhere."""
+    if len(x) <= size:
+        return np.arange(len(x))
+    near = np.argsort(((x - x[rng.integers(len(x))]) ** 2).sum(1))[: size // 2]
+    far = rng.choice(len(x), size // 2, replace=False)
+    return np.unique(np.concatenate([near, far]))
+
+
+def _padded(parts: list[tuple[FloatArray, FloatArray]]) -> tuple[Tensor, Tensor, Tensor]:
+    n, d = max(len(y) for _, y in parts), parts[0][0].shape[1]
+    X, Y, seen = np.zeros((len(parts), n, d)), np.zeros((len(parts), n)), np.zeros((len(parts), n), bool)
+    for i, (x, y) in enumerate(parts):
+        X[i, : len(y)], Y[i, : len(y)], seen[i, : len(y)] = x, y, True
+    return torch.as_tensor(X), torch.as_tensor(Y), torch.as_tensor(seen)
 
 
 def _spacing(x: FloatArray) -> float:
@@ -103,64 +200,3 @@ def _spacing(x: FloatArray) -> float:
     if len(x) < 2:
         return 0.0
     return float(np.median(cKDTree(x).query(x[:: 1 + len(x) // _MAX_QUERIES], k=2)[0][:, 1]))
-
-
-def _negative_evidence(
-    raw: Float[Tensor, " k"],
-    x: Float[Tensor, "p n d"],
-    y: Float[Tensor, "p n"],
-    seen: Bool[Tensor, "p n"],
-    max_noise: float,
-) -> Float[Tensor, ""]:
-    """Mean negative log evidence per observed cell of independent GPs with shared parameters."""
-    d = x.shape[-1]
-    z = x / raw[:d].exp()
-    s = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist").square()
-    both = seen.unsqueeze(-1) & seen.unsqueeze(-2)
-    K = torch.where(both, raw[d].exp() * torch.exp(-0.5 * s), 0.0)
-    # Padding has unit variance and value zero: a constant.
-    K = K + torch.diag_embed(torch.where(seen, raw[d + 1].exp().clamp(max=max_noise) + 1e-6, 1.0))
-    L = safe_cholesky(K)
-    a = torch.linalg.solve_triangular(L, y.unsqueeze(-1), upper=False).squeeze(-1)
-    logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum()
-    return 0.5 * (a.square().sum() + logdet) / seen.sum()
-
-
-def _subsets(
-    table: Table, scaling: Scaling, rng: np.random.Generator, max_points: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Padded subsets of cells of a few outputs: x (p, n, d), y (p, n), seen (p, n)."""
-    counts = table.count_per_output()
-    usable = np.flatnonzero(counts >= min(3, counts.max()))
-    # Well observed outputs say more.
-    order = usable[np.argsort(-counts[usable] * rng.uniform(0.5, 1.0, len(usable)))]
-    parts = []
-    for p in order[:_MAX_OUTPUTS]:
-        row, y = _column(table, int(p))
-        x, y = scaling.scale_x(table.X[row]), scaling.scale_y(y, np.full(len(y), p))
-        if len(y) > max_points:
-            near = np.argsort(((x - x[rng.integers(len(x))]) ** 2).sum(1))[: max_points // 2]
-            far = rng.choice(len(x), max_points // 2, replace=False)
-            kept = np.unique(np.concatenate([near, far]))
-            x, y = x[kept], y[kept]
-        parts.append((x, y - y.mean()))
-    n = max(len(y) for _, y in parts)
-    X, Y, seen = (
-        np.zeros((len(parts), n, table.num_features)),
-        np.zeros((len(parts), n)),
-        np.zeros((len(parts), n), bool),
-    )
-    for i, (x, y) in enumerate(parts):
-        X[i, : len(y)], Y[i, : len(y)], seen[i, : len(y)] = x, y, True
-    return torch.as_tensor(X), torch.as_tensor(Y), torch.as_tensor(seen)
-
-
-def _column(table: Table, p: int) -> tuple[IntArray, FloatArray]:
-    """Rows and values of the observed cells of one output."""
-    if isinstance(table, Cells):
-        row = np.flatnonzero(table.output == p)
-        return row, table.y[row]
-    assert isinstance(table, Grid)
-    y = table.block(np.arange(table.num_inputs), np.array([p]))[:, 0]
-    row = np.flatnonzero(~np.isnan(y))
-    return row, y[row]

@@ -3,17 +3,17 @@
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data import Scaling, Table
 from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.processes import greedy_points
+from manygp.initialise.survey import Survey
 from manygp.models.gmogp import Attention
 from manygp.models.indgp import SparseIndependentModel
 from manygp.variational import KernelBatch
 
-__all__ = ["cosine_similarity", "start_graphical", "start_means"]
+__all__ = ["cosine_similarity", "initialise", "start_means"]
 
 # Lengthscales of shared kernels, from so many times to as many times those found, and the share of the middle one.
 _RANGE, _MIDDLE_SHARE = 4.0, 0.5
@@ -22,44 +22,25 @@ _MAX_CANDIDATES = 2000
 
 def cosine_similarity(table: Table, scaling: Scaling) -> Float[Tensor, "p p"]:
     """Cosine similarity of the columns of a table in scaled units, where missing cells count as zero."""
-    p = table.num_outputs
-    gram = np.zeros((p, p))
-    if isinstance(table, Cells):
-        # Inputs that no two outputs share leave every column orthogonal to the others.
-        X, row = np.unique(table.X, axis=0, return_inverse=True)
-        y = scaling.scale_y(table.y, table.output)
-        columns = csr_array((y, (row.reshape(-1), table.output)), shape=(len(X), p))
-        gram += (columns.T @ columns).toarray()
-    else:
-        assert isinstance(table, Grid)
-        for rows in table.row_chunks():
-            Y = np.where(table.observed(rows), scaling.scale_y(table.Y[rows]), 0.0)
-            gram += Y.T @ Y
+    gram = table.cross_products(scaling.y_center, scaling.y_scale)
     length = np.sqrt(np.maximum(np.diag(gram), np.finfo(float).tiny))
     return torch.as_tensor(gram / length / length[:, None])
 
 
 @torch.no_grad()
-def start_graphical(
-    model: SparseIndependentModel,
-    table: Table,
-    scaling: Scaling,
-    found: Lengthscales,
-    rng: np.random.Generator,
-) -> None:
+def initialise(model: SparseIndependentModel, survey: Survey, found: Lengthscales) -> None:
     """Start with the attention that similarity alone suggests, kernels by evidence, inducing points among the inputs.
 
     Parameters
     ----------
     model
         The model to set.
-    table, scaling
-        The observations and their scaling.
+    survey
+        The survey of the table.
     found
         What the evidence said about the inputs.
-    rng
-        Source of randomness.
     """
+    table, scaling, rng = survey.values, survey.own_scaling, survey.rng("inducing points")
     processes = model.processes
     kernels, attention = processes.kernels, processes.kernels.mixture
     assert isinstance(attention, Attention)

@@ -12,6 +12,8 @@ from manygp.kernels import cross_covariance, kernel_diagonal
 
 __all__ = ["greedy_inducing", "sample_cells"]
 
+_MOST_AT_ONCE = 2_500_000
+
 
 def sample_cells(
     table: Table, scaling: Scaling, size: int, rng: np.random.Generator
@@ -29,11 +31,13 @@ def greedy_inducing(kernel: Kernel, candidates: Float[Tensor, "c e"], num_induci
     """
     left = kernel_diagonal(kernel, candidates).clone()
     rows = candidates.new_zeros(num_inducing, candidates.shape[0])
+    # Few candidates have their covariances computed at once.
+    K = cross_covariance(kernel, candidates, candidates) if len(candidates) ** 2 <= _MOST_AT_ONCE else None
     chosen: list[int] = []
     for i in range(num_inducing):
         pivot = int(left.argmax())
         chosen.append(pivot)
-        k = cross_covariance(kernel, candidates[pivot : pivot + 1], candidates)[0]
+        k = cross_covariance(kernel, candidates[pivot : pivot + 1], candidates)[0] if K is None else K[pivot]
         # ℓ_i = (k(z_i, ·) − Σ_j ℓ_j(z_i) ℓ_j(·)) / √(variance left at z_i)
         row = (k - rows[:i, pivot] @ rows[:i]) / left[pivot].clamp(min=1e-12).sqrt()
         rows[i] = row

@@ -3,15 +3,15 @@
 import numpy as np
 import torch
 
-from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.initialise.evidence import Lengthscales
-from manygp.initialise.mixing import factor_series, series_kernels
 from manygp.initialise.processes import place_points, variance_left
+from manygp.initialise.series import factor_series, series_kernels
+from manygp.initialise.survey import Survey
 from manygp.models.oilmm import OrthogonalMixingModel
 from manygp.variational import InducingBatch
 
-__all__ = ["start_orthogonal"]
+__all__ = ["initialise"]
 
 _MIN_NOISE = 1e-4
 # White noise of a latent process as a share of its variance.
@@ -19,13 +19,8 @@ _NOISE_SHARE = 0.01
 
 
 @torch.no_grad()
-def start_orthogonal(
-    model: OrthogonalMixingModel,
-    table: Table,
-    scaling: Scaling,
-    found: Lengthscales,
-    factors: Factorisation | None,
-    rng: np.random.Generator,
+def initialise(
+    model: OrthogonalMixingModel, survey: Survey, found: Lengthscales, factors: Factorisation | None
 ) -> None:
     """Start with the basis and kernels of a factorisation, inducing points among the inputs, and its noise.
 
@@ -33,15 +28,14 @@ def start_orthogonal(
     ----------
     model
         The model to set.
-    table, scaling
-        The observations and their scaling.
+    survey
+        The survey of the table.
     found
         What the evidence said about the inputs, and the noise.
     factors
         A factorisation of the table; None for a single output.
-    rng
-        Source of randomness.
     """
+    table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     basis, processes, seen = model.basis, model.processes, table.count_per_output() > 0
     basis.seen.copy_(torch.as_tensor(seen))
     processes.units.copy_(torch.as_tensor(found.lengthscale))
