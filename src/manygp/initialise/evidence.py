@@ -22,7 +22,7 @@ _GRID = tuple(2.0**k for k in range(-6, 4))
 # Signals and noises that are tried with each, and one that is as good as white.
 _STARTS, _WHITE = ((1.0, 0.01), (1.0, 0.1), (1.0, 0.5)), (0.1, 0.9)
 # Cells of an output at most, outputs at least and at most, and cells in all: of outputs with few cells, more are asked.
-_MAX_POINTS, _OUTPUTS, _CELLS = 112, (12, 200), 1000
+_MAX_POINTS, _OUTPUTS, _CELLS = 112, (12, 200), 700
 # The grid is tried on fewer.
 _GRID_POINTS, _GRID_OUTPUTS = 64, 8
 # Steps of the search, and the relative gain that ends it.
@@ -87,9 +87,7 @@ class OutputSample:
             parts.append((x, y - y.mean()))
         return cls(*_padded(parts), scaling.scale_x(table.X))
 
-    def lengthscales(
-        self, max_noise: float = math.inf, tolerance: float = 0.0, near: Lengthscales | None = None
-    ) -> Lengthscales:
+    def lengthscales(self, max_noise: float = math.inf, tolerance: float = 0.0) -> Lengthscales:
         """Lengthscales, signal and noise that maximise the evidence, the same for all outputs.
 
         A coarse grid over one common lengthscale, then L-BFGS on all of them. Neighbours are not farther than three
@@ -97,37 +95,30 @@ class OutputSample:
 
         `max_noise` is an upper bound of the noise variance that is known from elsewhere: without it, jumps that all
         outputs share pass for noise of each. With a `tolerance`, in nats a cell, the search begins at the longest
-        lengthscale that is as good as any within it: what may as well be noise is taken for noise. What was found
-        `near` takes the place of the grid.
+        lengthscale that is as good as any within it: what may as well be noise is taken for noise.
         """
         # Constant data have no noise at all, and no logarithm of it.
         max_noise, d = max(max_noise, _LEAST_NOISE), self.x.shape[-1]
-        if near is not None:
-            start = np.log([*near.lengthscale, near.signal, min(near.noise, max_noise)])
-            return self._found(self._climb(start, max_noise), max_noise)
         few, values = self._thinned(), dict[float, tuple[float, FloatArray]]()
+        tried = [(s, min(n, max_noise)) for s, n in ((*_STARTS, _WHITE) if tolerance else _STARTS)]
         for factor in _GRID:
-            for signal, noise in (*_STARTS, _WHITE) if tolerance else _STARTS:
-                scales = [math.log(signal), math.log(min(noise, max_noise))]
-                raw = np.array([math.log(factor * math.sqrt(d))] * d + scales)
-                value = few.negative_evidence(raw)[0]
-                if value < values.get(factor, (math.inf,))[0]:
-                    values[factor] = value, raw
+            lengthscale = np.full(d, factor * math.sqrt(d))
+            losses = few._negative_evidences(lengthscale, np.array(tried))
+            best = int(losses.argmin())
+            if math.isfinite(losses[best]):
+                values[factor] = float(losses[best]), np.log([*lengthscale, *tried[best]])
         if not values:
             return Lengthscales(np.ones(d), 1.0, 0.1)
         least = min(value for value, _ in values.values()) + tolerance
         start = values[max(factor for factor, (value, _) in values.items() if value <= least)][1]
-        return self._found(self._climb(start, max_noise), max_noise)
-
-    def _found(self, final: FloatArray, max_noise: float) -> Lengthscales:
-        d = self.x.shape[-1]
+        final = self._climb(start, max_noise)
         lengthscale = np.exp(final[:d])
         lengthscale *= max(1.0, _SHORTEST * _spacing(self.inputs / lengthscale))
         return Lengthscales(lengthscale, float(np.exp(final[d])), min(float(np.exp(final[d + 1])), max_noise))
 
     def _climb(self, start: FloatArray, max_noise: float) -> FloatArray:
         def loss(raw: FloatArray) -> tuple[float, FloatArray]:
-            value, gradient = self.negative_evidence(raw, needs_gradient=True)
+            value, gradient = self.negative_evidence(raw)
             # A weak pull to the start keeps lengthscales of inputs that do not matter from running away.
             return value + 1e-3 * float(np.square(raw - start).sum()), gradient + 2e-3 * (raw - start)
 
@@ -142,22 +133,16 @@ class OutputSample:
         return np.asarray(found.x) if np.isfinite(found.x).all() else start
 
     @torch.no_grad()
-    def negative_evidence(self, raw: FloatArray, needs_gradient: bool = False) -> tuple[float, FloatArray]:
-        """Mean negative log evidence per cell, with logarithms of lengthscales, signal and noise, and its gradient."""
+    def negative_evidence(self, raw: FloatArray) -> tuple[float, FloatArray]:
+        """Mean negative log evidence per cell, and its gradient, by logarithms of lengthscales, signal and noise."""
         d, cells, own = self.x.shape[-1], self.seen.sum(), self.seen.double()
-        signal, noise = math.exp(raw[d]), math.exp(raw[d + 1])
-        z = self.x / torch.as_tensor(np.exp(raw[:d]))
-        s = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist").square_()
-        K = s.mul_(-0.5).exp_().mul_(signal).mul_(own.unsqueeze(-1) * own.unsqueeze(-2))
+        noise, z = math.exp(raw[d + 1]), self.x / torch.as_tensor(np.exp(raw[:d]))
+        K = self._correlations(z).mul_(math.exp(raw[d]))
         # Padding has unit variance and value zero: a constant.
         L = safe_cholesky(K + torch.diag_embed(own * (noise + _LEAST_NOISE) + (1.0 - own)))
-        logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum()
-        if not needs_gradient:
-            a = torch.linalg.solve_triangular(L, self.y.unsqueeze(-1), upper=False)
-            return float(0.5 * (a.square().sum() + logdet) / cells), np.zeros(0)
         inverse = torch.cholesky_inverse(L)
         α = (inverse @ self.y.unsqueeze(-1)).squeeze(-1)
-        value = 0.5 * ((α * self.y).sum() + logdet) / cells
+        value = (0.5 * (α * self.y).sum() + L.diagonal(dim1=-2, dim2=-1).log().sum()) / cells
         # ∂/∂K = ½ (K⁻¹ − ααᵀ);  ∂k/∂log ℓ = k (z − z')²;  Σ_ij G_ij (z_i − z_j)² = 2 Σ_i z_i (z_i Σ_j G_ij − (G z)_i)
         W = inverse - α.unsqueeze(-1) * α.unsqueeze(-2)
         of_noise = noise * (own * W.diagonal(dim1=-2, dim2=-1)).sum()
@@ -165,6 +150,22 @@ class OutputSample:
         along = 2.0 * (z * (z * G.sum(-1, keepdim=True) - G @ z)).sum((0, 1))
         gradient = 0.5 * torch.cat([along, torch.stack([G.sum(), of_noise])]) / cells
         return float(value), gradient.numpy()
+
+    @torch.no_grad()
+    def _negative_evidences(self, lengthscale: FloatArray, scales: FloatArray) -> FloatArray:
+        """The same without gradient for some pairs of signal and noise (k, 2) with one lengthscale."""
+        own, tried = self.seen.double(), torch.as_tensor(scales)[:, :, None, None]
+        noise = own * (tried[:, 1] + _LEAST_NOISE) + (1.0 - own)
+        K = tried[:, :1] * self._correlations(self.x / torch.as_tensor(lengthscale)) + torch.diag_embed(noise)
+        L = safe_cholesky(K)
+        a = torch.linalg.solve_triangular(L, self.y.unsqueeze(-1).expand(*L.shape[:-1], 1), upper=False)
+        loss = 0.5 * a.square().sum((1, 2, 3)) + L.diagonal(dim1=-2, dim2=-1).log().sum((1, 2))
+        return (loss / self.seen.sum()).numpy()
+
+    def _correlations(self, z: Float[Tensor, "p n d"]) -> Float[Tensor, "p n n"]:
+        own = self.seen.double()
+        s = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist").square_()
+        return s.mul_(-0.5).exp_().mul_(own.unsqueeze(-1) * own.unsqueeze(-2))
 
     def _thinned(self) -> "OutputSample":
         """Some of the outputs and cells: neighbours stay neighbours."""

@@ -18,7 +18,9 @@ from manygp.initialise.evidence import evidence_lengthscales
 __all__ = ["Factoriser", "Fit", "make_factoriser"]
 
 # Most inputs, outputs and cells to rehearse on; held-out sets of a small table, in which a few cells decide.
-_SIDE, _CELLS, _SPLIT_CELLS, _MOST_SPLITS = 500, 60_000, 10_000, 3
+_SIDE, _CELLS, _SPLIT_CELLS, _MOST_SPLITS = 300, 60_000, 10_000, 3
+# The change of the noise that ends the factorisation of a whole table.
+_WHOLE = 3e-4
 # A list of cells: the share held out, passes and what ends them, lengthscales to try in multiples of those by evidence,
 # with so many functions, and unknowns at most of all functions together.
 _HELD_SHARE, _STEPS, _ROUGHLY, _SETTLED = 0.2, 60, 3e-3, 1e-3
@@ -97,7 +99,7 @@ class GridFactoriser(Factoriser):
             self.splits = [(part, part)]
 
     def factorise(self, scaling: Scaling, rank: int) -> Factorisation:
-        return factorise(self.table, scaling, rank, rng=np.random.default_rng(self.seed))
+        return factorise(self.table, scaling, rank, rng=np.random.default_rng(self.seed), tolerance=_WHOLE)
 
     def completed(self, scaling: Scaling, rank: int) -> Scaling:
         factors = factorise(self.table, scaling, rank, rng=np.random.default_rng(self.seed), tolerance=_ROUGHLY)

@@ -24,8 +24,8 @@ __all__ = ["NoiseSpread", "Survey"]
 # anything.
 _TOLERANCE, _PSEUDO_TOLERANCE = 0.02, 2e-3
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
-# Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger.
-_FLAT, _FAR_MORE = 0.01, 2.0
+# Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger, or not.
+_FLAT, _FAR_MORE, _ABOUT = 0.01, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
@@ -182,10 +182,9 @@ class Survey:
             if alone.noise > _FAR_MORE * max(noise, error):
                 return alone
         # Where outputs by themselves tell about the same noise, they tell about the same functions.
-        near = alone if has_effects and alone.noise <= _FAR_MORE * noise else None
-        found = replace(
-            self._once(("functions", noise), lambda: self.sample.lengthscales(noise, near=near)), noise=noise
-        )
+        is_same = has_effects and alone.noise <= _ABOUT * noise
+        found = alone if is_same else self._once(("functions", noise), lambda: self.sample.lengthscales(noise))
+        found = replace(found, noise=noise)
         own = self._factoriser.lengthscale
         return found if own is None else replace(found, lengthscale=own / self.scaling.x_scale)
 

@@ -88,7 +88,7 @@ def test_the_gradient_of_the_evidence(rng):
     Y = np.where(rng.random(table.Y.shape) < 0.3, np.nan, table.Y)
     sample = OutputSample.of(Grid(table.X, Y), worlds.raw(table), rng)
     raw = np.array([-1.0, -0.5, 0.2, -2.0])
-    _, gradient = sample.negative_evidence(raw, needs_gradient=True)
+    _, gradient = sample.negative_evidence(raw)
     steps = 1e-5 * np.eye(4)
     numeric = [(sample.negative_evidence(raw + e)[0] - sample.negative_evidence(raw - e)[0]) / 2e-5 for e in steps]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5)
