@@ -10,6 +10,7 @@ from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import with_coordinates
+from manygp.models.neighbors import ObservedCells
 from manygp.terms import OwnPart, SharedShocks, Term
 from manygp.variational import CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
 
@@ -64,6 +65,8 @@ def build_model(
     if sizes.get("row_effects") is not None:
         rows, effects = sizes["row_effects"]
         model.row_effects = RowEffects(rows, p, d, effects)
+    if sizes.get("observed") is not None:
+        model.observed = ObservedCells(*sizes["observed"])
     if sizes["coordinates"] is not None:
         with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
     return model
@@ -79,7 +82,7 @@ def _terms(num_outputs: int, latent_dim: int, num_features: int) -> list[Term]:
 
 def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
     """What `build_model` has to know of a model, as plain numbers, but for the name of its likelihood."""
-    latents, effects = model.latents, model.row_effects
+    latents, effects, cells = model.latents, model.row_effects, model.observed
     return {
         "num_features": len(model.units) - latents.dim,
         "num_outputs": latents.num_outputs,
@@ -90,6 +93,7 @@ def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
         "prior_mean": latents.prior_mean is not None,
         "trend": model.slopes is not None,
         "row_effects": None if effects is None else list(effects.mean.shape),
+        "observed": None if cells is None else [*cells.inputs.shape, len(cells.y)],
         "coordinates": None if model.coordinates is None else model.coordinates.map.numbers(),
         "linear_share": model.linear_share,
         "jitter": model.gp.jitter,

@@ -174,3 +174,39 @@ def test_a_list_of_waves_is_learnt(seed):
     model = manygp.TLVMOGP(epochs=20, progress=False).fit_cells(X[:500], output[:500], y[:500])
     scores = model.predict_cells(X[500:], output[500:]).score(y[500:])
     assert scores["mse"] < 0.05
+
+
+# -- neighbours --------------------------------------------------------------------------------------------------------
+
+
+def test_beside_neighbours_functions_are_those_of_outputs_by_themselves(rng):
+    """What looks like noise to factors may be detail that neighbours see; few inducing points are then enough."""
+    x = np.linspace(0.0, 1.0, 300)[:, None]
+    rough = np.sin(150.0 * x + np.arange(12.0)) + 0.01 * rng.standard_normal((300, 12))
+    survey = worlds.survey_of(Grid(x, rough), rng)
+    plain, beside = (choose_sizes(survey, has_neighbors=has) for has in (False, True))
+    assert beside.num_inducing <= 150 < plain.num_inducing
+    assert_close(beside.found.lengthscale, survey.alone.lengthscale)
+    assert 1e-6 <= beside.found.noise == min(plain.found.noise, survey.alone.noise)
+    assert choose_sizes(survey, num_inducing=200, has_neighbors=True).num_inducing == 200
+
+
+@pytest.mark.parametrize(("settings", "has"), [({}, True), ({"num_neighbors": 0}, False)], ids=["neighbours", "none"])
+def test_terms_begin_with_lengthscales_and_noise_of_the_data(rng, monkeypatch, settings, has):
+    """Where there are neighbours, there are terms beside the GP, and the start is not made coarser."""
+    coarsened = []
+    monkeypatch.setattr("manygp.initialise.tlvmogp.coarsen", lambda *_: coarsened.append(True))
+    estimator = manygp.TLVMOGP(latent_dim=2, num_inducing=8, **settings)
+    model, _ = estimator._begin(low_rank(rng), np.random.default_rng(0), torch.Generator().manual_seed(0))
+    assert bool(coarsened) is not has
+    assert len(model.terms) == (2 if has else 0)
+    if has:
+        assert_close(model.terms[0].log_lengthscale.exp(), model.units[:1])
+        assert_close(model.terms[0].log_variance.center.exp(), model.likelihood.noise)
+
+
+@pytest.mark.parametrize("settings", [{"likelihood": "student-t"}, {"preset": "paper"}], ids=["likelihood", "paper"])
+def test_only_gaussian_noise_has_neighbours(rng, settings):
+    estimator = manygp.TLVMOGP(latent_dim=2, num_inducing=8, **settings)
+    model, _ = estimator._begin(low_rank(rng), np.random.default_rng(0), torch.Generator().manual_seed(0))
+    assert (model.num_neighbors, len(model.terms)) == (0, 0)
