@@ -7,7 +7,8 @@ from torch import nn
 
 from manygp.data import CellPlan, Grid, GridPlan, Scaling
 from manygp.embeddings import embedding_dim
-from manygp.likelihoods import Likelihood
+from manygp.initialise import Survey
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import matvec
 from manygp.models import TransformedLatentModel
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
@@ -197,3 +198,8 @@ def assert_epochs_average(model, table, rng, terms=("expected_log_lik", "kl_u", 
         parts = [model.elbo(batch, generator()) for batch in batches]
         for term in terms:
             assert_close(torch.stack([getattr(part, term) for part in parts]).mean(), getattr(full, term))
+
+
+def survey_of(table, rng, likelihood=None, standardize="global", **settings):
+    """The survey of a table of measurements, or of what a likelihood says."""
+    return Survey(table, Gaussian() if likelihood is None else likelihood, rng, standardize, **settings)

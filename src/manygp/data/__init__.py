@@ -9,12 +9,14 @@ matrix completion, and `read_table` reads files. Nothing here knows torch, nothi
 
 from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
+from manygp.data.cells import Cells
 from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
 from manygp.data.files import read_inputs, read_table, write_frame
+from manygp.data.grid import Grid
 from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.splits import block_split, output_split, pattern_split, random_split
-from manygp.data.table import Cells, Grid, Table
+from manygp.data.table import Table
 
 __all__ = [
     "Batch",

@@ -12,10 +12,12 @@ import pandas as pd
 from scipy import sparse
 
 from manygp.data.annotated import annotated_values, is_annotated
+from manygp.data.cells import Cells
+from manygp.data.grid import Grid
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
-from manygp.data.table import BoolArray, Cells, FloatArray, Grid, IntArray
+from manygp.data.table import BoolArray, FloatArray, IntArray
 from manygp.errors import DataError
 
 __all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_names"]

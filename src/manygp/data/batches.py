@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manygp.data.grid import Grid
 from manygp.data.scaling import Scaling
-from manygp.data.table import FloatArray, Grid, IntArray, PlaceArray, Table
+from manygp.data.table import FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
 __all__ = ["Batch", "CellPlan", "GridPlan", "Plan"]

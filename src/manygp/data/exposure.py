@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from manygp.data.cells import Cells
+from manygp.data.grid import Grid
 from manygp.data.numbers import as_numbers
-from manygp.data.table import Cells, FloatArray, Grid, Table
+from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
 __all__ = ["as_exposure", "observed_exposure", "size_factors"]

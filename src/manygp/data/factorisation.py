@@ -7,19 +7,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manygp.data.lowrank import Block, State, converge, start, step
+from manygp.data.grid import Grid
+from manygp.data.lowrank import Block, State, converge, grow, start, step
 from manygp.data.scaling import Scaling
 from manygp.data.splits import pattern_split
-from manygp.data.table import BoolArray, FloatArray, Grid, IntArray, Table
+from manygp.data.table import BoolArray, FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["Factorisation", "RankChoice", "choose_rank", "completed_scaling", "factorise"]
+__all__ = [
+    "Factorisation",
+    "RankChoice",
+    "best_rank",
+    "canonical",
+    "choose_rank",
+    "completed_scaling",
+    "factorise",
+    "factorise_path",
+    "is_flat",
+    "thinned",
+]
 
 # Cells that a factorisation is fitted to before it is polished on all of them.
 SAMPLE_CELLS = 1_500_000
 SAMPLE_SIDE = 5_000
 # Full passes over the data after the sample has settled.
 POLISH_STEPS = 4
+# Most passes, and the change of the noise that ends them, where ranks are only compared.
+PATH_STEPS, ROUGHLY = 100, 3e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +79,12 @@ class Factorisation:
         of: IntArray | slice = slice(None) if outputs is None else outputs
         return np.asarray(self.row_mean[at, None] + self.row_factors[at] @ self.loadings[of].T)
 
+    def at(self, rows: IntArray, outputs: IntArray) -> FloatArray:
+        """Return predictions of single cells in scaled units, shape (c,)."""
+        return np.asarray(self.row_mean[rows] + (self.row_factors[rows] * self.loadings[outputs]).sum(axis=1))
+
     def mean_squared_error(self, table: Table, scaling: Scaling, unit: FloatArray | None = None) -> float:
-        """Return the mean squared error over the observed cells of a grid with the same inputs and outputs.
+        """Return the mean squared error over the observed cells of a table with the same inputs and outputs.
 
         Parameters
         ----------
@@ -82,13 +100,10 @@ class Factorisation:
 
     def squared_errors(self, table: Table, scaling: Scaling, unit: FloatArray | None = None) -> FloatArray:
         """Return the sum of squared errors over the observed cells of each output, shape (p,)."""
-        grid = _as_grid(table)
-        total = np.zeros(grid.num_outputs)
-        for rows in grid.row_chunks():
-            at = np.arange(rows.start, rows.stop)
-            error = scaling.unscale_mean(self.predict(at)) - grid.values(rows)
-            error = np.where(grid.observed(rows), error, 0.0) / (1.0 if unit is None else unit)
-            total += (error**2).sum(0)
+        total = np.zeros(table.num_outputs)
+        for row, output, y in table.chunks():
+            error = scaling.unscale_mean(self.at(row, output), output) - y
+            total += np.bincount(output, (error / (1.0 if unit is None else unit[output])) ** 2, len(total))
         return total
 
 
@@ -140,7 +155,8 @@ def factorise(
     rng = np.random.default_rng(0) if rng is None else rng
     working_rank = min(int(rank), grid.num_inputs, grid.num_outputs)
     state = _fit_sample(grid, scaling, working_rank, rng, max_steps, tolerance, most_noise)
-    return _canonical(state, int(rank), grid.count_per_output() > 0)
+    observed = grid.count_per_output() > 0
+    return canonical(state.u, state.v, int(rank), observed, state.residual, np.sqrt(state.variance))
 
 
 def choose_rank(
@@ -176,28 +192,51 @@ def choose_rank(
     """
     rng = np.random.default_rng(0) if rng is None else rng
     grid = _as_grid(table)
-    part, part_scaling = _thinned(grid, scaling, rng, max_side)
+    part, outputs = thinned(grid, rng, max_side)
+    part_scaling = scaling.pick(outputs)
     tried = sorted({int(r) for r in ranks if 0 < r <= min(part.num_inputs, part.num_outputs)}) or [1]
     if part.num_observed < 2:
         return RankChoice(tried[0], {})
     # In a small table a few held-out blocks decide, and their errors vary much from draw to draw.
     repeats = int(np.clip(10_000 // max(part.num_observed, 1), 1, 8)) if repeats is None else repeats
     splits = [pattern_split(part, rng) for _ in range(repeats)]
+    paths = [factorise_path(train, part_scaling, tried) for train, _ in splits]
     errors: dict[int, float] = {}
-    for rank in tried:
-        fits = [factorise(train, part_scaling, rank, tolerance=1e-3) for train, _ in splits]
+    for rank, fits in zip(tried, zip(*paths, strict=True), strict=False):
         scores = [
             fit.mean_squared_error(test, part_scaling, part_scaling.y_scale)
             for fit, (_, test) in zip(fits, splits, strict=True)
         ]
         # On a log scale, so that one hopeless set of cells does not outvote the others.
         errors[rank] = float(np.exp(np.log(np.maximum(scores, np.finfo(np.float64).tiny)).mean()))
-        latest = list(errors.values())[-3:]
-        if len(latest) == 3 and min(latest[1:]) > (1.0 - 0.5 * tolerance) * latest[0]:
+        if is_flat(errors, tolerance):
             break
-    # Held-out errors are estimates.
+    return RankChoice(best_rank(errors, tolerance), errors)
+
+
+def is_flat(errors: dict[int, float], tolerance: float) -> bool:
+    """Return whether the last two ranks have brought nothing."""
+    latest = list(errors.values())[-3:]
+    return len(latest) == 3 and min(latest[1:]) > (1.0 - 0.5 * tolerance) * latest[0]
+
+
+def best_rank(errors: dict[int, float], tolerance: float) -> int:
+    """Return the smallest rank with about the least error; held-out errors are estimates."""
     most = (1.0 + tolerance) * min(errors.values())
-    return RankChoice(min(rank for rank, error in errors.items() if error <= most), errors)
+    return min(rank for rank, error in errors.items() if error <= most)
+
+
+def factorise_path(
+    grid: Grid, scaling: Scaling, ranks: Sequence[int], rng: np.random.Generator | None = None
+) -> Iterator[Factorisation]:
+    """Yield factorisations of a small grid of ascending ranks, each beginning where the last one ended."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    n, p, observed = grid.num_inputs, grid.num_outputs, grid.count_per_output() > 0
+    blocks, state = list(_Reader(grid, scaling)), None
+    for rank in ranks:
+        state = start(blocks, n, p, rank, p >= n, rng) if state is None else grow(state, blocks, rank, rng)
+        converge(state, blocks, PATH_STEPS, ROUGHLY)
+        yield canonical(state.u, state.v, rank, observed, state.residual, np.sqrt(state.variance))
 
 
 def completed_scaling(table: Table, scaling: Scaling, factorisation: Factorisation) -> Scaling:
@@ -279,7 +318,9 @@ def _fit_sample(
         else:
             rows = _draw(np.flatnonzero(grid.count_per_input()), longest, rng)
     sampled = len(rows) < n or len(outputs) < p
-    part, part_scaling = _part(grid, scaling, rows, outputs) if sampled else (grid, scaling)
+    part, part_scaling = grid, scaling
+    if sampled:
+        part, part_scaling = Grid(grid.X[rows], grid.block(rows, outputs)), scaling.pick(outputs)
     blocks = list(_Reader(part, part_scaling))
     state = start(blocks, len(rows), len(outputs), rank, wide, rng)
     state.most_noise = most_noise
@@ -301,41 +342,50 @@ def _draw(candidates: IntArray, size: int, rng: np.random.Generator) -> IntArray
     return np.sort(rng.choice(candidates, min(size, len(candidates)), replace=False))
 
 
-def _part(grid: Grid, scaling: Scaling, rows: IntArray, outputs: IntArray) -> tuple[Grid, Scaling]:
-    """Return a copy of some rows and outputs, and their scaling."""
-    part = Grid(grid.X[rows], grid.block(rows, outputs))
-    return part, replace(scaling, y_center=scaling.y_center[outputs], y_scale=scaling.y_scale[outputs])
-
-
-def _thinned(grid: Grid, scaling: Scaling, rng: np.random.Generator, max_side: int) -> tuple[Grid, Scaling]:
-    """Return a random part of a grid that is quick to factorise."""
+def thinned(
+    grid: Grid, rng: np.random.Generator, max_side: int, max_cells: int = SAMPLE_CELLS
+) -> tuple[Grid, IntArray]:
+    """Return a random part of a grid that is quick to factorise, and which outputs it has."""
     sides = [min(grid.num_inputs, max_side), min(grid.num_outputs, max_side)]
-    if sides[0] * sides[1] > SAMPLE_CELLS:
+    if sides[0] * sides[1] > max_cells:
         # Both sides shrink, but a short one stays whole.
-        even = int(np.sqrt(SAMPLE_CELLS))
+        even = int(np.sqrt(max_cells))
         short = min(min(sides), even)
-        sides = [min(side, max(short, SAMPLE_CELLS // short)) if side > even else side for side in sides]
+        sides = [min(side, max(short, max_cells // short)) if side > even else side for side in sides]
     rows = _draw(np.flatnonzero(grid.count_per_input()), sides[0], rng)
     outputs = _draw(np.flatnonzero(grid.count_per_output()), sides[1], rng)
-    return _part(grid, scaling, rows, outputs)
+    return Grid(grid.X[rows], grid.block(rows, outputs)), outputs
 
 
-def _canonical(state: State, rank: int, observed: BoolArray) -> Factorisation:
-    """Return a fitted state in the coordinates that `Factorisation` promises."""
-    mean = state.v[observed].mean(axis=0)
-    v = np.where(observed[:, None], state.v - mean, 0.0)
-    q_u, r_u = np.linalg.qr(state.u[:, 1:])
+def canonical(
+    rows: FloatArray, loadings: FloatArray, rank: int, observed: BoolArray, noise: float, least: float = 0.0
+) -> Factorisation:
+    """Return rows (n, 1 + k), the mean over outputs first, and loadings (p, k) in the coordinates of `Factorisation`.
+
+    Parameters
+    ----------
+    rows, loadings
+        Any y_np ≈ rows_n0 + Σ_k rows_nk loadings_pk.
+    rank
+        Number of factors to return, of which those beyond k are 0.
+    observed
+        Which outputs were observed, shape (p,).
+    noise
+        Variance of what is left unexplained.
+    least
+        Singular values that are far below it count as 0.
+    """
+    mean = loadings[observed].mean(axis=0)
+    v = np.where(observed[:, None], loadings - mean, 0.0)
+    q_u, r_u = np.linalg.qr(rows[:, 1:])
     q_v, r_v = np.linalg.qr(v)
     left, size, right = np.linalg.svd(r_u @ r_v.T)
-    kept = int((size > 1e-10 * max(size[0], np.sqrt(state.variance))).sum())
+    kept = int((size > 1e-10 * max(size[0], least)).sum())
     spread = np.sqrt(observed.sum())
-    row_factors = np.zeros((len(state.u), rank))
-    loadings = np.zeros((len(v), rank))
+    row_factors = np.zeros((len(rows), rank))
+    scaled = np.zeros((len(v), rank))
     row_factors[:, :kept] = q_u @ (left[:, :kept] * size[:kept]) / spread
-    loadings[:, :kept] = spread * q_v @ right[:kept].T
+    scaled[:, :kept] = spread * q_v @ right[:kept].T
     return Factorisation(
-        row_mean=state.u[:, 0] + state.u[:, 1:] @ mean,
-        row_factors=row_factors,
-        loadings=loadings,
-        noise_variance=float(state.residual),
+        row_mean=rows[:, 0] + rows[:, 1:] @ mean, row_factors=row_factors, loadings=scaled, noise_variance=float(noise)
     )

@@ -15,8 +15,9 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from manygp.data.batches import Batch, Plan
+from manygp.data.cells import Cells
 from manygp.data.scaling import Scaling
-from manygp.data.table import Cells, FloatArray, IntArray, Table
+from manygp.data.table import FloatArray, IntArray, Table
 
 __all__ = ["GroupPlan", "Grouping", "group_cells"]
 
@@ -56,7 +57,7 @@ class Grouping:
 
 def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator) -> Grouping:
     """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it."""
-    parts = [leaf for leaf in _median_cuts(z, size)]
+    parts = list(_median_cuts(z, size))
     parts = [parts[i] for i in rng.permutation(len(parts))]
     cell = np.concatenate(parts)
     start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])

@@ -20,7 +20,7 @@ import numpy as np
 
 from manygp.data.table import FloatArray, IntArray
 
-__all__ = ["Block", "State", "converge", "start", "step"]
+__all__ = ["Block", "State", "converge", "grow", "start", "step"]
 
 # Rows or outputs whose small systems are solved at once; bounds the memory of a half-step.
 SOLVE_CHUNK = 20_000
@@ -30,6 +30,10 @@ WEAK = 1e-3
 DIRECTIONS_SETTLED = 1e-3
 # Smallest noise variance as a share of the variance of the data; keeps the systems well conditioned.
 NOISE_FLOOR = 1e-6
+# Power iterations that find directions to grow along.
+GROWTH_STEPS = 2
+# Steps of the first phase of a state that has grown.
+GROWN_STEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +100,40 @@ def start(
     )
 
 
+def grow(state: State, blocks: Iterable[Block], rank: int, rng: np.random.Generator) -> State:
+    """Return a state of higher rank, with directions along which what is left of the data varies most."""
+    more, p = rank - state.rank, len(state.v)
+    fit = np.hstack([np.ones((p, 1)), state.v])
+    added = rng.standard_normal((p, more))
+    for _ in range(GROWTH_STEPS):
+        total = np.zeros_like(added)
+        for block in blocks:
+            left = block.values - block.observed * (state.u[block.rows] @ fit.T)
+            # V ← Rᵀ R V
+            total += left.T @ (left @ added)
+        added = np.linalg.qr(total)[0]
+    size = 1.0 if state.wide else np.sqrt(state.noise)
+    grown = start([], len(state.u), p, rank, state.wide, rng)
+    grown.v = np.hstack([state.v, size * np.sqrt(p) * added])
+    old = _unpacking(rank)[: state.rank, : state.rank][_upper(state.rank)]
+    grown.v_cov[:, old] = state.v_cov
+    grown.u[:, : state.rank + 1] = state.u
+    grown.u_mean = np.concatenate([state.u_mean, np.zeros(more)])
+    spare = 1.0 / state.noise
+    grown.u_precision = np.concatenate([state.u_precision, np.full(more, spare if state.wide else 1.0)])
+    grown.v_precision = np.concatenate([state.v_precision, np.full(more, 1.0 if state.wide else spare)])
+    grown.noise, grown.residual, grown.variance = state.noise, state.residual, state.variance
+    grown.most_noise = state.most_noise
+    return grown
+
+
 def converge(state: State, blocks: Iterable[Block], max_steps: int, tolerance: float) -> None:
-    """Run both phases until what the factors leave settles, however much of it counts as noise."""
-    phases = ((False, max(1, max_steps // 2), DIRECTIONS_SETTLED), (True, max_steps, tolerance))
+    """Run both phases until what the factors leave settles, however much of it counts as noise.
+
+    A state that has grown knows all directions but the new ones, and needs few steps of the first phase.
+    """
+    first = GROWN_STEPS if state.residual else max(1, max_steps // 2)
+    phases = ((False, first, DIRECTIONS_SETTLED), (True, max_steps, tolerance))
     for integrate_both, steps, settled in phases:
         for _ in range(steps):
             before = state.residual or state.noise
@@ -167,7 +202,7 @@ def _posterior(
     for begin in range(0, len(gram), SOLVE_CHUNK):
         part = slice(begin, begin + SOLVE_CHUNK)
         inverse = np.linalg.inv(np.diag(precision) + gram[part][:, _unpacking(k)] / noise)
-        mean[part] = np.einsum("mij,mj->mi", inverse, shift + cross[part] / noise)
+        mean[part] = (inverse @ (shift + cross[part] / noise)[:, :, None])[:, :, 0]
         covariance[part] = inverse[:, upper[0], upper[1]]
     return mean, covariance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -67,6 +67,10 @@ class Scaling:
     def num_outputs(self) -> int:
         """Number of outputs."""
         return len(self.y_center)
+
+    def pick(self, outputs: IntArray) -> Scaling:
+        """Return the scaling of some of the outputs."""
+        return replace(self, y_center=self.y_center[outputs], y_scale=self.y_scale[outputs])
 
     def scale_x(self, X: FloatArray) -> FloatArray:
         """Return inputs in scaled units, shape (..., d)."""

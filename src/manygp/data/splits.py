@@ -10,7 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from manygp.data.table import CHUNK_CELLS, BoolArray, Cells, Grid, IntArray, PlaceArray, Table
+from manygp.data.cells import Cells
+from manygp.data.grid import Grid
+from manygp.data.table import CHUNK_CELLS, BoolArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
 __all__ = ["block_split", "output_split", "pattern_split", "random_split"]

@@ -8,13 +8,11 @@ user's values: whoever needs statistics reads them in chunks, whoever needs a mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from manygp.data.axes import Axes
 from manygp.data.names import checked_names
@@ -22,8 +20,9 @@ from manygp.errors import DataError
 
 if TYPE_CHECKING:
     from manygp.data.coordinates import Coordinates
+    from manygp.data.grid import Grid
 
-__all__ = ["BoolArray", "Cells", "FloatArray", "Grid", "IntArray", "PlaceArray", "Table"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "PlaceArray", "Table"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -33,8 +32,6 @@ PlaceArray = npt.NDArray[np.signedinteger[Any]]
 
 # About 8 MB of float64: large enough for numpy to be efficient, small beside any table worth chunking.
 CHUNK_CELLS = 1_000_000
-# A list of cells takes about as much memory as a grid with this many cells for each of them.
-GRID_CELLS = 4
 
 
 class Table(ABC):
@@ -109,6 +106,51 @@ class Table(ABC):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
 
     @abstractmethod
+    def column(self, output: int) -> tuple[IntArray, FloatArray]:
+        """Return input rows and values of the observed cells of one output."""
+
+    @abstractmethod
+    def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return input rows, outputs and values of about `size` observed cells drawn at random."""
+
+    @abstractmethod
+    def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
+
+    @abstractmethod
+    def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
+        """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many numbers a copy of the values takes, gaps included."""
+
+    @abstractmethod
+    def with_values(self, values: FloatArray) -> Table:
+        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+
+    @abstractmethod
+    def take(self, rows: IntArray) -> Table:
+        """Return a copy of the table at some of its input rows."""
+
+    @abstractmethod
+    def sum_by_output(self, values: FloatArray) -> FloatArray:
+        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
+
+    @abstractmethod
+    def cross_products(self, center: FloatArray, scale: FloatArray) -> FloatArray:
+        """Return Σ (y - center)(y' - center') / scale scale' of any two outputs over inputs that they share, (p, p)."""
+
+    @abstractmethod
+    def compact(self) -> Table:
+        """Return the same observations in the layout that takes less memory."""
+
+    @abstractmethod
+    def to_grid(self) -> Grid:
+        """Return the same observations as a grid."""
+
+    @abstractmethod
     def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
         """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,).
 
@@ -121,223 +163,3 @@ class Table(ABC):
         unit
             What to divide by, where powers would be out of the range of numbers.
         """
-
-
-class Grid(Table):
-    """Inputs shared by all outputs, and a matrix of values with gaps.
-
-    Parameters
-    ----------
-    X
-        Inputs, shape (n, d).
-    Y
-        Values, shape (n, p); NaN means missing. Kept by reference. A `scipy.sparse.csr_array` stays sparse until rows
-        or a batch of it are asked for; what it does not store are zeros, and observed.
-    output_names
-        One name per column of `Y`.
-    mask
-        True where a cell is observed, shape (n, p); a NaN under True is missing all the same. Kept by
-        reference.
-    feature_names
-        One name per column of `X`.
-    """
-
-    def __init__(
-        self,
-        X: FloatArray,
-        Y: FloatArray | sparse.csr_array,
-        output_names: Iterable[Hashable] | None = None,
-        *,
-        mask: BoolArray | None = None,
-        feature_names: Iterable[str] | None = None,
-    ) -> None:
-        if Y.ndim != 2:
-            raise DataError(f"Y has shape {Y.shape}; expected (inputs, outputs), so give a 2-D array.")
-        super().__init__(X, Y.shape[1], output_names, feature_names)
-        if Y.shape[0] != len(X):
-            raise DataError(f"X has {len(X)} rows and Y has {Y.shape[0]}; give one row of Y for each row of X.")
-        if mask is not None and mask.shape != Y.shape:
-            raise DataError(f"The mask has shape {mask.shape} and Y has {Y.shape}; give one entry for each cell.")
-        self.Y = Y
-        self.mask = mask
-
-    def row_chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[slice]:
-        """Yield slices over the input rows that hold about `max_cells` cells each."""
-        step = max(1, max_cells // max(1, self.num_outputs))
-        for start in range(0, self.num_inputs, step):
-            yield slice(start, min(start + step, self.num_inputs))
-
-    def values(self, rows: slice) -> FloatArray:
-        """Return the values of some rows, those under a False mask included, shape (rows, p)."""
-        return _dense(self.Y[rows])
-
-    def observed(self, rows: slice) -> BoolArray:
-        """Return which cells of some rows are observed, shape (rows, p)."""
-        present = ~np.isnan(self.values(rows))
-        if self.mask is not None:
-            present &= self.mask[rows]
-        return present
-
-    def block(self, rows: IntArray, outputs: IntArray) -> FloatArray:
-        """Return a copy of the values at some rows and outputs, NaN where missing, shape (rows, outputs)."""
-        index = np.ix_(rows, outputs)
-        # Rows first: a sparse array holds them in one piece.
-        values = _dense(self.Y[rows][:, outputs]) if sparse.issparse(self.Y) else _dense(self.Y[index])
-        if self.mask is not None:
-            values[~self.mask[index]] = np.nan
-        return values
-
-    @cached_property
-    def _counts(self) -> tuple[IntArray, IntArray]:
-        per_input = np.zeros(self.num_inputs, dtype=np.int64)
-        per_output = np.zeros(self.num_outputs, dtype=np.int64)
-        for rows in self.row_chunks():
-            present = self.observed(rows)
-            per_input[rows] = present.sum(axis=1)
-            per_output += present.sum(axis=0)
-        return per_input, per_output
-
-    @property
-    def num_observed(self) -> int:
-        """Number of observed cells."""
-        return int(self._counts[1].sum())
-
-    def count_per_input(self) -> IntArray:
-        """Return the number of observed cells of every input row, shape (n,)."""
-        return self._counts[0].copy()
-
-    def count_per_output(self) -> IntArray:
-        """Return the number of observed cells of every output, shape (p,)."""
-        return self._counts[1].copy()
-
-    def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
-        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
-        total = np.zeros(self.num_outputs)
-        for rows in self.row_chunks():
-            deviation = np.where(self.observed(rows), self.values(rows), center)
-            deviation -= center
-            total += ((deviation / unit) ** power).sum(axis=0)
-        return total
-
-    def places(self) -> PlaceArray:
-        """Return the flat positions of the observed cells in `Y`, shape (c,)."""
-        size = self.num_inputs * self.num_outputs
-        places: PlaceArray = np.empty(self.num_observed, dtype=np.int32 if size < 2**31 else np.int64)
-        start = 0
-        for rows in self.row_chunks():
-            found = np.flatnonzero(self.observed(rows)) + rows.start * self.num_outputs
-            places[start : start + len(found)] = found
-            start += len(found)
-        return places
-
-    def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input row, output and value of the cells at some places, each of shape (b,)."""
-        row, output = np.divmod(places.astype(np.int64), self.num_outputs)
-        return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
-
-
-def _dense(values: Any) -> FloatArray:
-    return np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=np.float64)
-
-
-class Cells(Table):
-    """A list of observations, each with its own input.
-
-    Parameters
-    ----------
-    X
-        Input of each cell, shape (c, d).
-    output
-        Position of the output of each cell in `output_names`, shape (c,).
-    y
-        Value of each cell, shape (c,).
-    output_names
-        One name per output; 0, 1, ... up to the largest position when not given.
-    feature_names
-        One name per column of `X`.
-    """
-
-    def __init__(
-        self,
-        X: FloatArray,
-        output: IntArray,
-        y: FloatArray,
-        output_names: Sequence[Hashable] | None = None,
-        *,
-        feature_names: Iterable[str] | None = None,
-    ) -> None:
-        if not len(X) == len(output) == len(y):
-            raise DataError(
-                f"Cells have {len(X)} inputs, {len(output)} outputs and {len(y)} values; "
-                "give one of each for every cell."
-            )
-        largest = int(output.max(initial=-1))
-        num_outputs = largest + 1 if output_names is None else len(output_names)
-        if largest >= num_outputs or output.min(initial=0) < 0:
-            raise DataError(
-                f"Cells refer to outputs {output.min()} to {largest} and there are {num_outputs} names; "
-                f"give positions from 0 to {num_outputs - 1}."
-            )
-        super().__init__(X, num_outputs, output_names, feature_names)
-        self.output = output
-        self.y = y
-
-    @property
-    def num_observed(self) -> int:
-        """Number of observed cells."""
-        return len(self.y)
-
-    def count_per_output(self) -> IntArray:
-        """Return the number of observed cells of every output, shape (p,)."""
-        return np.bincount(self.output, minlength=self.num_outputs).astype(np.int64)
-
-    def count_per_input(self) -> IntArray:
-        """Return the number of observed cells of every input row, which is one, shape (n,)."""
-        return np.ones(self.num_inputs, dtype=np.int64)
-
-    def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
-        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
-        deviation = ((self.y - center[self.output]) / unit) ** power
-        return np.bincount(self.output, weights=deviation, minlength=self.num_outputs).astype(np.float64)
-
-    def places(self) -> PlaceArray:
-        """Return the positions of the cells in the list, shape (c,)."""
-        return np.arange(len(self.y), dtype=np.int64)
-
-    def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input row, output and value of the cells at some places, each of shape (b,)."""
-        return places.astype(np.int64), self.output[places], self.y[places]
-
-    def compact(self) -> Table:
-        """Return the same observations as a grid if that is no larger than a few times the cells, else as they are."""
-        X, row, is_repeated = self._rows()
-        if self.exposure is not None or is_repeated or len(X) * self.num_outputs > GRID_CELLS * len(self.y):
-            return self
-        grid = self._grid(X, row)
-        grid.coordinates = self.coordinates
-        return grid
-
-    def to_grid(self) -> Grid:
-        """Return the same observations as a grid over the distinct inputs.
-
-        The grid has one row per distinct input and one column per output, so this pays where outputs share
-        their inputs. Two cells with the same input and output do not fit and raise a `DataError`.
-        """
-        X, row, is_repeated = self._rows()
-        if is_repeated:
-            raise DataError(
-                "Some output has several values at one input, and a grid holds one for each; average them, "
-                "or keep the cells as they are."
-            )
-        return self._grid(X, row)
-
-    def _rows(self) -> tuple[FloatArray, IntArray, bool]:
-        """Distinct inputs, the row of every cell among them, and whether two cells have the same row and output."""
-        X, row = np.unique(self.X, axis=0, return_inverse=True)
-        row = row.reshape(-1)
-        return X, row, len(np.unique(row * self.num_outputs + self.output)) < len(row)
-
-    def _grid(self, X: FloatArray, row: IntArray) -> Grid:
-        Y = np.full((len(X), self.num_outputs), np.nan)
-        Y[row, self.output] = self.y
-        return Grid(X, Y, self.output_names, feature_names=self.feature_names)

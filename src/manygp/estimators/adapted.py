@@ -14,16 +14,16 @@ from manygp.data.adapters import own_names
 from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
-from manygp.data.table import Grid
+from manygp.data.grid import Grid
 from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
 from manygp.estimators.trained import undone_by_interrupts
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
 from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
-from manygp.models.guesses import check_support
 from manygp.models.new_outputs import Population, joined_model
 from manygp.prediction import Prediction
 from manygp.training import History, settle

@@ -20,17 +20,17 @@ from manygp.estimators.settings import (
     check_size,
     resolve_device,
 )
-from manygp.estimators.standardize import check_scaled, independent_scaling
+from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
+from manygp.initialise import Survey
+from manygp.initialise.gmogp import cosine_similarity, initialise, start_means
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.processes import choose_num_points
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.memory import total_memory
-from manygp.models import evidence_lengthscales
-from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_graphical, start_means
-from manygp.models.guesses import check_support
+from manygp.models.gmogp import Attention, attention_bytes
 from manygp.models.indgp import SparseIndependentModel
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.processes import choose_num_points
 from manygp.models.stretch import stretch_lengthscales
 from manygp.training import History
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
@@ -156,15 +156,16 @@ class GMOGP(TrainedEstimator):
     ) -> tuple[SparseIndependentModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs)
         self._check_memory(table.num_outputs)
-        likelihood, values = make_likelihood(self.likelihood, table.num_outputs), table
+        likelihood = make_likelihood(self.likelihood, table.num_outputs)
         if not likelihood.is_affine:
             check_support(likelihood, table)
-            values = guessed_functions(likelihood, table)[0]
         check_scaled(self.standardize, likelihood)
-        scaling = independent_scaling(self.standardize, self.preset, table, likelihood.is_affine, rng)
-        found = None
-        if self.preset != "paper":
-            found = with_fixed_noise(evidence_lengthscales(values, scaling, rng), self.likelihood, scaling)
+        survey, found = Survey(table, likelihood, rng, self.standardize), None
+        if self.preset == "paper":
+            scaling = published_scaling(self.standardize, table, likelihood.is_affine)
+        else:
+            scaling = survey.own_scaling
+            found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
             m = choose_num_points(table, scaling, found, table.num_outputs)
@@ -173,13 +174,13 @@ class GMOGP(TrainedEstimator):
         sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
         model = self._build(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
         attention = _attention(model)
-        attention.similarity.copy_(cosine_similarity(values, scaling))
+        attention.similarity.copy_(cosine_similarity(survey.values, scaling))
         if found is None:
             nn.init.normal_(model.processes.Z, generator=generator)
             nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN, generator=generator)
             nn.init.normal_(attention.bias, generator=generator)
         else:
-            start_graphical(model, values, scaling, found, rng)
+            initialise(model, survey, found)
             # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
             attention.mean.requires_grad_(not likelihood.is_affine)
         self._start_likelihood(model, table, scaling, _PAPER_NOISE_STD**2 if found is None else found.noise, rng)

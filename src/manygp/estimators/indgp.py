@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manygp.data import Cells, Grid, Scaling, Table
+from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_scale, with_fixed_noise
@@ -22,16 +22,15 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
-from manygp.estimators.standardize import check_scaled, independent_scaling
+from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import Survey
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.processes import choose_num_points, start_processes
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
-from manygp.models import evidence_lengthscales
 from manygp.models.exact import Columns, ExactBatch, stack_columns
-from manygp.models.guesses import check_support
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.processes import choose_num_points, start_processes
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["IndGP"]
@@ -191,15 +190,15 @@ class IndGP(TrainedEstimator):
 
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
-        if isinstance(table, Cells):
-            table = table.compact()
+        table = table.compact()
         if not self._is_affordable(table):
             super()._fit_table(table)
             return
         resolve_dtype(self.dtype)
         seed, device = resolve_seed(self.random_state), resolve_device(self.device)
         rng = np.random.default_rng(seed)
-        scaling = self._scaling(table, rng)
+        survey = self._survey(table, rng)
+        scaling = self._scaling(survey)
         columns = stack_columns(table, scaling)
         model = self._exact_model(columns).to(device)
         if self.preset == "paper":
@@ -208,8 +207,8 @@ class IndGP(TrainedEstimator):
         if self.preset == "paper":
             climb = climb_evidence(model, *self._adam())
         else:
-            found = with_fixed_noise(evidence_lengthscales(table, scaling, rng), self.likelihood, scaling)
-            climb = maximise_evidence(model, found, pool=True)
+            found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
+            climb = maximise_evidence(model, found.lengthscale, found.signal, found.noise, pool=True)
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, climb.history, seed
 
     def _adam(self) -> tuple[int, float]:
@@ -233,24 +232,27 @@ class IndGP(TrainedEstimator):
         numbers = counts.max() ** 2 * (1 if is_one else len(counts))
         return counts.max() <= _MAX_CELLS and numbers <= _MAX_NUMBERS
 
-    def _scaling(self, table: Table, rng: np.random.Generator) -> Scaling:
-        is_affine = self._make_likelihood(table.num_outputs).is_affine
+    def _survey(self, table: Table, rng: np.random.Generator) -> Survey:
         standardize = one_scale(self.standardize, self.likelihood) if self.share_kernel else self.standardize
-        return independent_scaling(standardize, self.preset, table, is_affine, rng)
+        return Survey(table, self._make_likelihood(table.num_outputs), rng, standardize)
+
+    def _scaling(self, survey: Survey) -> Scaling:
+        if self.preset == "paper":
+            return published_scaling(survey.standardize, survey.table, survey.likelihood.is_affine)
+        return survey.own_scaling
 
     def _begin(
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
         check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
-        likelihood, values = self._make_likelihood(table.num_outputs), table
-        if not likelihood.is_affine:
-            check_support(likelihood, table)
-            values = guessed_functions(likelihood, table)[0]
-        check_scaled(self.standardize, likelihood)
-        scaling, found = self._scaling(table, rng), None
+        survey = self._survey(table, rng)
+        if not survey.likelihood.is_affine:
+            check_support(survey.likelihood, table)
+        check_scaled(self.standardize, survey.likelihood)
+        scaling, found = self._scaling(survey), None
         if self.preset != "paper":
-            found = with_fixed_noise(evidence_lengthscales(values, scaling, rng), self.likelihood, scaling)
+            found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
         m: Any = self.num_inducing
         if m == "auto" and found is not None:
             m = choose_num_points(table, scaling, found, table.num_outputs)

@@ -9,10 +9,10 @@ import torch
 from manygp.data import Scaling
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.initialise.evidence import Lengthscales
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
-from manygp.models.evidence import Lengthscales
 
-__all__ = ["check_one_noise", "fixed_noise", "hold_noise", "is_fixed", "one_scale", "with_fixed_noise"]
+__all__ = ["check_one_noise", "fixed_noise", "hold_noise", "is_fixed", "one_scale", "typical_noise", "with_fixed_noise"]
 
 # Variances of scaled outputs below this are as good as none, and models cannot compute with them.
 _LEAST_NOISE = 1e-6
@@ -42,10 +42,16 @@ def hold_noise(likelihood: Likelihood, given: Any, scaling: Scaling) -> None:
         likelihood.noise = torch.as_tensor(noise)
 
 
+def typical_noise(given: Any, scaling: Scaling) -> float | None:
+    """The noise variance that is typical of scaled outputs if the setting `likelihood` fixes it."""
+    noise = fixed_noise(given, scaling)
+    return None if noise is None else float(np.exp(np.log(noise).mean()))
+
+
 def with_fixed_noise(found: Lengthscales, given: Any, scaling: Scaling) -> Lengthscales:
     """What the data say about the functions, with the noise that is typical of outputs if it is fixed."""
-    noise = fixed_noise(given, scaling)
-    return found if noise is None else replace(found, noise=float(np.exp(np.log(noise).mean())))
+    noise = typical_noise(given, scaling)
+    return found if noise is None else replace(found, noise=noise)
 
 
 def one_scale(standardize: bool | str, given: Any) -> bool | str:

@@ -10,20 +10,20 @@ import torch
 from torch import nn
 
 from manygp.data import Cells, Grid, GridPlan, Scaling, Table
-from manygp.data.factorisation import factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
-from manygp.estimators.standardize import published_scaling, scaling_kinds
+from manygp.estimators.standardize import published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import Survey
+from manygp.initialise.oilmm import initialise
+from manygp.initialise.processes import choose_num_points
 from manygp.likelihoods import Gaussian, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
-from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
-from manygp.models.processes import choose_num_points
+from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.training import History
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
@@ -217,33 +217,31 @@ class OILMM(TrainedEstimator):
 
     def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        p, L = table.num_outputs, self.num_latents
-        if L == "auto":
-            # The mean over outputs is a process of its own.
-            L = 1 + choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng)
-        # No more columns can be orthogonal.
-        L = min(int(L), p)
-        rank = max(1, min(L - 1, table.num_inputs))
-        choice = choose_scaling(table, scaling_kinds(one_scale(self.standardize, self.likelihood)), rank, rng)
-        factors = factorise(table, choice.scaling, rank, rng=rng) if p > 1 else None
-        found = find_lengthscales(table, choice.scaling, factors, choice.held_out_error, rng)
-        found = with_fixed_noise(found, self.likelihood, choice.scaling)
+        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
+        likelihood, standardize = make_likelihood(self.likelihood, table.num_outputs), self.standardize
+        standardize = one_scale(standardize, self.likelihood)
+        survey = Survey(table, likelihood, rng, standardize, None if given is None else max(given - 1, 1))
+        # The mean over outputs is a process of its own, and no more columns than outputs can be orthogonal.
+        L, scaling = min(given or 1 + survey.rank, table.num_outputs), survey.scaling
+        factors = survey.factors(max(1, min(L - 1, table.num_inputs)))
+        found = with_fixed_noise(survey.functions(factors), self.likelihood, scaling)
         m: Any = self.num_inducing
         projection = self._projection(table, L)
         if m == "auto":
             is_affordable = projection != COUPLED and L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
-            m = None if is_affordable else choose_num_points(table, choice.scaling, found)
+            m = None if is_affordable else choose_num_points(table, scaling, found)
         logger.info("num_latents=%d, num_inducing=%s, projection: %s", L, m, projection)
         model = self._build(self._describe(table, L, m, projection))
-        start_orthogonal(model, table, choice.scaling, found, factors, rng)
-        enough = table.num_observed >= _CELLS_PER_WEIGHT * p * L
+        initialise(model, survey, found, factors)
+        enough = table.num_observed >= _CELLS_PER_WEIGHT * table.num_outputs * L
         learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
         model.basis.weight.requires_grad_(learn)
-        if not learn and np.isfinite(choice.held_out_error):
+        if not learn and np.isfinite(survey.choice.held_out_error):
             # A basis of so many numbers fits some of the noise: what it leaves of cells that it has not seen is honest.
-            model.likelihood.noise = torch.tensor(max(found.noise, choice.held_out_error), dtype=torch.float64)
+            noise = max(found.noise, survey.choice.held_out_error)
+            model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
             model.likelihood.requires_grad_(False)
-        return model, choice.scaling
+        return model, scaling
 
     @staticmethod
     def _describe(table: Table, num_latents: Any, num_inducing: Any, projection: str) -> dict[str, Any]:
@@ -349,10 +347,7 @@ class OILMM(TrainedEstimator):
 
 def _as_grid(table: Table) -> Grid:
     """The observations by distinct inputs, since the projection works on rows."""
-    if isinstance(table, Grid):
-        return table
-    assert isinstance(table, Cells)
-    cells = len(np.unique(table.X, axis=0)) * table.num_outputs
+    cells = len(np.unique(table.X, axis=0)) * table.num_outputs if isinstance(table, Cells) else 0
     if cells > _MAX_GRID_CELLS:
         raise DataError(
             f"The {table.num_observed} cells have inputs of their own, which makes a grid of {cells} cells; OILMM "

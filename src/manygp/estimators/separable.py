@@ -1,7 +1,6 @@
 """What estimators with sums of separable kernels share."""
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -9,25 +8,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Grid, Scaling, Table
-from manygp.data.factorisation import factorise
+from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.priors import PriorMeans, prior_means
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
-from manygp.estimators.standardize import check_scaled, published_scaling, scaling_kinds
+from manygp.estimators.standardize import check_scaled, published_scaling
+from manygp.initialise import Survey
+from manygp.initialise.gslvmogp import choose_inducing_sizes, initialise, initialise_at_prior
+from manygp.initialise.priors import PriorMeans, prior_means
+from manygp.initialise.pseudo_values import check_support
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, choose_scaling, find_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.guesses import GUESS_TOLERANCE, check_support, guess_table
-from manygp.models.separable_start import (
-    choose_inducing_sizes,
-    start_separable_from_data,
-    start_separable_from_prior,
-)
-from manygp.models.start import ScalingChoice
 from manygp.variational import LATENT_POSTERIORS, Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
 
@@ -113,58 +106,33 @@ class SeparableEstimator(LatentVariableEstimator):
             _given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
             prior,
         )
-        start_separable_from_prior(model, generator)
+        initialise_at_prior(model, generator)
         return model, scaling
 
     def _begin_at_data(
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        # What follows looks for functions, so that counts and labels are replaced by guesses of what is behind them.
-        values, level = (table, None) if likelihood.is_affine else guess_table(likelihood, table, rng)
         prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
-        latent_dim, rank = self._choose_dims(values, prior, rng, 0.02 if likelihood.is_affine else GUESS_TOLERANCE)
-        choice = self._choose_scaling(table, values, likelihood, rank, rng)
-        scaling = choice.scaling
-        factors = factorise(values, scaling, rank, rng=rng) if prior is None and _has_factors(values) else None
-        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
-        found = with_fixed_noise(found, self.likelihood, scaling)
-        latents, inputs = choose_inducing_sizes(table, scaling, latent_dim, self._num_components, found)
+        given: Any = self.latent_dim if prior is None else prior.mean.shape[1]
+        Q: int = self._num_components
+        # An output that is known by its place alone has no centre and scale of its own.
+        standardize = "global" if self.standardize is True and self._knows_places(table) else self.standardize
+        survey = Survey(table, likelihood, rng, standardize, None if isinstance(given, str) else Q * int(given))
+        # No more factors than the data support, nor than the components have room for.
+        latent_dim = _given(given, -(-survey.rank // Q))
+        rank = latent_dim if Q == 1 else min(survey.rank, Q * latent_dim)
+        factors = survey.factors(rank) if prior is None else None
+        found = with_fixed_noise(survey.functions(factors), self.likelihood, survey.scaling)
+        latents, inputs = choose_inducing_sizes(table, survey.scaling, latent_dim, Q, found)
         latents, inputs = _given(self.num_inducing_latents, latents), _given(self.num_inducing_inputs, inputs)
         model = self._untrained(table, latent_dim, latents, inputs, prior)
         logger.info(
             "latent_dim=%d, num_inducing_latents=%d, num_inducing_inputs=%d, standardisation of outputs: %s",
-            *(latent_dim, latents, inputs, choice.kind),
+            *(latent_dim, latents, inputs, survey.choice.kind),
         )
-        if level is not None:
-            model.set_levels(torch.as_tensor(level))
-        start_separable_from_data(model, table, scaling, found, factors, rng, values)
-        return model, scaling
-
-    def _choose_scaling(
-        self, table: Table, values: Table, likelihood: Likelihood, rank: int, rng: np.random.Generator
-    ) -> ScalingChoice:
-        if not likelihood.is_affine:
-            scaling = Scaling.fit(table, inputs=self.standardize is not False, outputs="none")
-            return replace(choose_scaling(values, ("none",), rank, rng), scaling=scaling)
-        kinds = scaling_kinds(self.standardize)
-        if self.standardize is True and self._knows_places(table):
-            # An output that is known by its place alone has no centre and scale of its own.
-            kinds = ("global",)
-        return choose_scaling(values, kinds, rank, rng)
-
-    def _choose_dims(
-        self, table: Table, prior: PriorMeans | None, rng: np.random.Generator, tolerance: float
-    ) -> tuple[int, int]:
-        """Dimensions of the latent vectors, and the number of factors that all components start with."""
-        Q: int = self._num_components
-        latent_dim: Any = self.latent_dim if prior is None else prior.mean.shape[1]
-        if latent_dim != "auto" and (Q == 1 or prior is not None or not _has_factors(table)):
-            return int(latent_dim), int(latent_dim)
-        # No more factors than the data support, nor than the components have room for.
-        rank = choose_latent_dim(table, Scaling.fit(table, outputs="global"), rng, tolerance=tolerance)
-        dims = _given(latent_dim, -(-rank // Q))
-        return dims, min(rank, Q * dims)
+        initialise(model, survey, found, factors)
+        return model, survey.scaling
 
     def _untrained(
         self, table: Table, latent_dim: int, latents: int, inputs: int, prior: PriorMeans | None
@@ -231,10 +199,6 @@ class SeparableEstimator(LatentVariableEstimator):
             "num_inducing_inputs": k,
             "prior_mean": self.model_.latents.prior_mean is not None,
         }
-
-
-def _has_factors(table: Table) -> bool:
-    return isinstance(table, Grid) and table.num_outputs > 1
 
 
 def _given(setting: Any, otherwise: int) -> int:

@@ -9,20 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Cells, Grid, Scaling, Table
-from manygp.data.factorisation import factorise
+from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
-from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
+from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import Survey
+from manygp.initialise.pseudo_values import check_support
+from manygp.initialise.sgprn import initialise, initialise_at_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, find_lengthscales
-from manygp.models.guesses import check_support
-from manygp.models.inducing import sample_cells
-from manygp.models.mixing_start import guessed_functions
-from manygp.models.network_start import start_network, start_network_from_prior
 from manygp.models.sgprn import RegressionNetwork, choose_output_shape
 
 __all__ = ["SGPRN"]
@@ -32,7 +29,6 @@ logger = logging.getLogger("manygp")
 _PAPER_NUM_LATENTS, _PAPER_NOISE_STD = 3, 0.1
 # Numbers of the posterior that are worth a try: about 12 gigabytes with their copies in training.
 _MAX_NUMBERS = 500_000_000
-_SAMPLE_CELLS = 100_000
 
 
 class SGPRN(TrainedEstimator):
@@ -151,7 +147,7 @@ class SGPRN(TrainedEstimator):
 
     def _fit_table(self, table: Table) -> None:
         # The posterior knows every input, and is larger than a grid of them.
-        super()._fit_table(table.to_grid() if isinstance(table, Cells) else table)
+        super()._fit_table(table.to_grid())
 
     def _begin(
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
@@ -172,37 +168,22 @@ class SGPRN(TrainedEstimator):
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         L: Any = _PAPER_NUM_LATENTS if self.num_latents == "auto" else self.num_latents
         model = self._make(table, scaling, L)
-        start_network_from_prior(model, _PAPER_NOISE_STD, generator)
+        initialise_at_prior(model, _PAPER_NOISE_STD, generator)
         return model, scaling
 
     def _begin_at_data(
         self, table: Grid, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[RegressionNetwork, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        level, values = None, table
-        if not likelihood.is_affine:
-            guesses, level = guessed_functions(likelihood, table)
-            assert isinstance(guesses, Grid)
-            values = guesses
-        L: Any = self.num_latents
-        is_factorised = table.num_outputs > 1
+        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
         # The mean over outputs is a process of its own.
-        most = {} if L == "auto" else {"most": max(L - 1, 1)}
-        rank = choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng, **most)
-        if L == "auto":
-            L = 1 + rank if is_factorised else 1
-        choice = mixing_scaling(self.standardize, values, likelihood.is_affine, rank, rng)
-        scaling = choice.scaling
-        factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
-        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
-        model = self._make(table, scaling, L)
+        survey = Survey(table, likelihood, rng, self.standardize, None if given is None else max(given - 1, 1))
+        factors = survey.factors()
+        L = given or (1 if factors is None else 1 + survey.rank)
+        model = self._make(table, survey.scaling, L)
         logger.info("num_latents=%d, output_shape=%s", L, model.weights.shape[2:])
-        start_network(model, values, scaling, found, factors, rng)
-        if level is not None and model.bias is not None:
-            model.bias.data.copy_(torch.as_tensor(level).unsqueeze(-1))
-            _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _SAMPLE_CELLS, rng))
-            model.likelihood.start_from(y, output, model.bias.data[output, 0])
-        return model, scaling
+        initialise(model, survey, survey.functions(factors), factors)
+        return model, survey.scaling
 
     def _make(self, table: Grid, scaling: Scaling, num_latents: Any) -> RegressionNetwork:
         """An untrained model of this table."""

@@ -8,18 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Grid, Scaling, Table
-from manygp.data.factorisation import factorise
+from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
-from manygp.estimators.standardize import check_scaled, mixing_scaling, published_scaling
+from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator
+from manygp.initialise import Survey
+from manygp.initialise.processes import choose_num_points
+from manygp.initialise.pseudo_values import check_support
+from manygp.initialise.svlmc import initialise
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
-from manygp.models import choose_latent_dim, find_lengthscales
-from manygp.models.guesses import check_support
-from manygp.models.mixing_start import guessed_functions, start_levels, start_mixing
-from manygp.models.processes import choose_num_points
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
@@ -174,28 +173,18 @@ class SVLMC(TrainedEstimator):
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        level, values = None, table
-        if not likelihood.is_affine:
-            values, level = guessed_functions(likelihood, table)
-        L: Any = self.num_latents
-        if L == "auto":
-            # The mean over outputs is a process of its own.
-            is_alone = table.num_outputs == 1
-            L = 1 if is_alone else 1 + choose_latent_dim(values, Scaling.fit(values, outputs="global"), rng)
-        rank = max(1, min(L - 1, values.num_inputs, table.num_outputs))
-        choice = mixing_scaling(self.standardize, values, likelihood.is_affine, rank, rng)
-        scaling = choice.scaling
-        is_factorised = isinstance(values, Grid) and table.num_outputs > 1
-        factors = factorise(values, scaling, rank, rng=rng) if is_factorised else None
-        found = find_lengthscales(values, scaling, factors, choice.held_out_error, rng)
-        found = with_fixed_noise(found, self.likelihood, scaling)
-        m: Any = choose_num_points(table, scaling, found) if self.num_inducing == "auto" else self.num_inducing
+        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
+        survey = Survey(table, likelihood, rng, self.standardize, None if given is None else max(given - 1, 1))
+        # The mean over outputs is a process of its own.
+        L = given or (1 if table.num_outputs == 1 else 1 + survey.rank)
+        factors = survey.factors(max(1, min(L - 1, table.num_inputs, table.num_outputs)))
+        found = with_fixed_noise(survey.functions(factors), self.likelihood, survey.scaling)
+        m: Any = self.num_inducing
+        m = choose_num_points(table, survey.scaling, found) if m == "auto" else m
         logger.info("num_latents=%d, num_inducing=%d", L, m)
         model = self._untrained(table, L, m)
-        start_mixing(model, values, scaling, found, factors, rng)
-        if level is not None:
-            start_levels(model, table, scaling, level, rng)
-        return model, scaling
+        initialise(model, survey, found, factors)
+        return model, survey.scaling
 
     def _untrained(self, table: Table, num_latents: Any, num_inducing: Any) -> LinearMixingModel:
         return self._build(

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import GroupPlan, Plan, Scaling, Table
-from manygp.data.coordinates import COORDINATE_SYSTEMS, CoordinateMap
-from manygp.data.groups import distinct_inputs
+from manygp.data import Scaling, Table
+from manygp.data.coordinates import COORDINATE_SYSTEMS
 from manygp.data.table import FloatArray
-from manygp.embeddings import EMBEDDINGS, Residual, embedding_dim, make_embedding
+from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
-from manygp.estimators.priors import PriorMeans
+from manygp.estimators.neighbors import NeighborGroups
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -26,33 +25,28 @@ from manygp.estimators.settings import (
     check_size,
 )
 from manygp.estimators.standardize import check_scaled
-from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior, choose_spectral_bound
+from manygp.estimators.tlvmogp_model import build_model, chosen_likelihood, sizes_of
+from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
 from manygp.estimators.trained import undone_by_interrupts
-from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, likelihood_name, make_likelihood
+from manygp.initialise.likelihood import likelihood_for
+from manygp.initialise.pseudo_values import check_support
+from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.models.calibration import calibrate_noise
-from manygp.models.coordinates import place_outputs, with_coordinates
-from manygp.models.guesses import check_support
-from manygp.models.inducing import sample_places
-from manygp.models.neighbors import ObservedCells
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
-from manygp.terms import OwnPart, SharedShocks
 from manygp.training import History, settle
-from manygp.variational import LATENT_POSTERIORS, CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
+from manygp.variational import LATENT_POSTERIORS
 
 __all__ = ["TLVMOGP"]
 
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
-# Values that a likelihood is chosen by.
-_SAMPLE_CELLS = 100_000
-_JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
+# Cells that "auto" conditions every cell on.
+_NEIGHBORS = 48
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
-_NEIGHBORS, _GROUP_SIZE, _GROUP_BATCH, _ARRANGED = 48, 32, 2700, (0, 3, 10, 30, 100)
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
 
 
@@ -245,7 +239,7 @@ class TLVMOGP(AdaptiveEstimator):
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[TransformedLatentModel, Scaling]:
         check_inducing(self.num_inducing, table.num_observed, places="observed cells")
-        likelihood = self._likelihood_for(table, rng)
+        likelihood = likelihood_for(self.likelihood, table, rng)
         check_support(likelihood, table)
         if table.exposure is not None:
             self._check_exposure(likelihood)
@@ -253,48 +247,16 @@ class TLVMOGP(AdaptiveEstimator):
         begin = begin_at_prior if self.preset == "paper" else begin_at_data
         return begin(self, table, likelihood, rng, generator)
 
-    def _plan(self, table: Table, scaling: Scaling) -> Plan:
-        if not self._uses_neighbors(table):
-            return super()._plan(table, scaling)
-        k = self._num_neighbors()
-        return GroupPlan(table, scaling, _GROUP_BATCH, _GROUP_SIZE, k)
-
-    def _uses_neighbors(self, table: Table) -> bool:
-        return self._num_neighbors() > 0 and self.preset != "paper" and table.coordinates is None
-
-    def _num_neighbors(self) -> int:
-        return _NEIGHBORS if self.num_neighbors == "auto" else int(self.num_neighbors)
-
-    def _train_with_neighbors(
-        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
-    ) -> History:
-        plan, rng = self._plan(table, scaling), np.random.default_rng(seed)
-        row, output, y = table.cells(plan.places)
-        x = torch.as_tensor(scaling.scale_x(table.X), device=device)
-
-        def arrange(epoch: int) -> None:
-            if epoch in _ARRANGED:
-                plan.arrange(self._coordinates(model, x, row, output), rng)
-
-        history = self._run(model, plan, self._schedule(plan, model), dtype, device, seed, arrange)
-        plan.arrange(self._coordinates(model, x, row, output), rng)
-        settle(model, plan, dtype=dtype, device=device, seed=seed)
-        inputs = distinct_inputs(table)
-        first = np.unique(inputs, return_index=True)[1]
-        tensors = (x[first].cpu(), inputs[row], output, scaling.scale_y(y, output))
-        model.observed = ObservedCells.of(*(torch.as_tensor(part) for part in tensors)).to(device)
-        return history
-
-    def _coordinates(self, model: Any, x: torch.Tensor, row: Any, output: Any) -> FloatArray:
-        parts = []
-        for at in np.array_split(np.arange(len(row)), 1 + len(row) // 100_000):
-            parts.append(model.coordinates_of(x[row[at]], torch.as_tensor(output[at], device=x.device)).cpu().numpy())
-        return np.concatenate(parts)
+    def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
+        """Cells that every cell is conditioned on beside the inducing points."""
+        is_known = isinstance(likelihood, Gaussian) and self.preset != "paper" and table.coordinates is None
+        wanted = _NEIGHBORS if isinstance(self.num_neighbors, str) else self.num_neighbors
+        return wanted if is_known else 0
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
-        if isinstance(model.likelihood, Gaussian) and self._uses_neighbors(table):
+        if model.num_neighbors:
             return self._train_with_neighbors(model, table, scaling, dtype, device, seed)
         history = super()._train(model, table, scaling, dtype, device, seed)
         if history.stop_reason == "interrupted" or not self._corrects_likelihood(table, len(history)):
@@ -311,6 +273,17 @@ class TLVMOGP(AdaptiveEstimator):
             logger.info("%d effects of single inputs on all outputs", model.row_effects.mean.shape[1])
         return history
 
+    def _train_with_neighbors(
+        self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
+    ) -> History:
+        groups = NeighborGroups(model, table, scaling, model.num_neighbors, device, np.random.default_rng(seed))
+        schedule = self._schedule(groups.plan, model)
+        history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
+        groups.arrange()
+        settle(model, groups.plan, dtype=dtype, device=device, seed=seed)
+        model.observed = groups.observed()
+        return history
+
     def _corrects_likelihood(self, table: Table, epochs: float) -> bool:
         """Whether the likelihood may change after so many epochs: not if it was frozen in all of them."""
         is_frozen = not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= epochs
@@ -320,18 +293,6 @@ class TLVMOGP(AdaptiveEstimator):
         """Whether effects of single inputs are looked for once training is over."""
         epochs = math.inf if isinstance(self.epochs, str) else self.epochs
         return self.row_effects and self._corrects_likelihood(table, epochs)
-
-    def _likelihood_for(self, table: Table, rng: np.random.Generator) -> Likelihood:
-        """The likelihood, chosen by the values if that is left to them."""
-        if self.likelihood != "auto":
-            return make_likelihood(self.likelihood, table.num_outputs)
-        _, _, y = sample_places(table, _SAMPLE_CELLS, rng)
-        chosen = choose_likelihood(y)
-        logger.info(
-            "likelihood='auto' chose %r: of %d values %.0f%% are zero and %.0f%% whole; mean %.3g, variance %.3g",
-            *(chosen, len(y), 100 * np.mean(y == 0), 100 * np.mean(y == np.floor(y)), y.mean(), y.var()),
-        )
-        return make_likelihood(chosen, table.num_outputs)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -352,34 +313,6 @@ class TLVMOGP(AdaptiveEstimator):
         check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
-    def _untrained(
-        self,
-        table: Table,
-        likelihood: Likelihood,
-        latent_dim: Any,
-        num_inducing: Any,
-        prior: PriorMeans | None,
-        has_trend: bool,
-        generator: torch.Generator,
-    ) -> TransformedLatentModel:
-        sizes = {
-            "num_features": table.num_features,
-            "num_outputs": table.num_outputs,
-            "latent_dim": int(latent_dim),
-            "num_inducing": int(num_inducing),
-            "spectral_bound": choose_spectral_bound(self, table, int(latent_dim)),
-            "prior_mean": prior is not None,
-            "trend": has_trend,
-            "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
-            **self._chosen_likelihood(likelihood),
-        }
-        model = self._build(sizes, generator)
-        if prior is not None:
-            prior.set(model.latents)
-        if table.coordinates is not None:
-            place_outputs(model, torch.as_tensor(table.coordinates.features), generator)
-        return model
-
     def _work(self, model: TransformedLatentModel, cells: float) -> float:
         m = len(model.gp.Z)
         # Two products with the batch, and half a dozen among inducing points.
@@ -391,65 +324,7 @@ class TLVMOGP(AdaptiveEstimator):
         return min(max(work, _LEAST_WORK), _MOST_WORK)
 
     def _restore(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> TransformedLatentModel:
-        paper, h, m = self.preset == "paper", sizes["latent_dim"], sizes["num_inducing"]
-        dim = sizes["num_features"] + h
-        bound: Any = sizes["spectral_bound"] if self.spectral_bound == "auto" else self.spectral_bound
-        embedding = make_embedding(self.embedding, dim, self.num_blocks, bound, generator)
-        e = embedding_dim(embedding, dim)
-        posterior = CholeskyPosterior(m) if paper else NaturalPosterior(m)
-        likelihood = make_likelihood(sizes.get("likelihood", self.likelihood), sizes["num_outputs"])
-        kernel = make_kernel(self.kernel, e, log_parameters=not paper)
-        # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
-        jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
-        gp = InducingGP(kernel, torch.zeros(m, e), posterior, sizes.get("jitter", jitter), self.bound)
-        prior_mean = torch.zeros(sizes["num_outputs"], h) if sizes["prior_mean"] else None
-        latents = Latents(
-            sizes["num_outputs"],
-            h,
-            self.latent_posterior,
-            prior_mean,
-            self.latent_prior_variance,
-            sparse=not paper,
-            relative=not paper,
-            shared_draws=paper,
-        )
-        share, has_levels = float(sizes.get("linear_share", 0.0)), not (paper or likelihood.is_affine)
-        model = TransformedLatentModel(
-            *(embedding, gp, latents, likelihood, torch.ones(dim), has_levels, not paper, share),
-            has_trend=sizes.get("trend", False),
-            terms=[
-                OwnPart(sizes["num_outputs"], h, torch.ones(sizes["num_features"])),
-                SharedShocks(sizes["num_outputs"], h, min(2, sizes["num_outputs"]), 0.1),
-            ]
-            if self.num_neighbors != 0 and not paper
-            else [],
-            num_neighbors=self._num_neighbors(),
-        )
-        if sizes.get("row_effects") is not None:
-            rows, effects = sizes["row_effects"]
-            model.row_effects = RowEffects(rows, sizes["num_outputs"], sizes["num_features"], effects)
-        if sizes["coordinates"] is not None:
-            with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
-        return model
+        return build_model(self, sizes, generator)
 
     def _sizes(self) -> dict[str, Any]:
-        latents = self.model_.latents
-        return {
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
-            "latent_dim": latents.dim,
-            "num_inducing": len(self.model_.gp.Z),
-            "spectral_bound": getattr(self.model_.embedding, "spectral_bound", None),
-            "prior_mean": latents.prior_mean is not None,
-            "trend": self.model_.slopes is not None,
-            "row_effects": None if self.model_.row_effects is None else list(self.model_.row_effects.mean.shape),
-            "coordinates": None if self.model_.coordinates is None else self.model_.coordinates.map.numbers(),
-            "linear_share": self.model_.linear_share,
-            "jitter": self.model_.gp.jitter,
-            **self._chosen_likelihood(self.model_.likelihood),
-        }
-
-    def _chosen_likelihood(self, likelihood: Likelihood) -> dict[str, str]:
-        """The name of the likelihood where it is not the one that was set."""
-        name = likelihood_name(likelihood)
-        return {"likelihood": name} if isinstance(self.likelihood, str) and name != self.likelihood else {}
+        return sizes_of(self.model_) | chosen_likelihood(self.likelihood, self.model_.likelihood)

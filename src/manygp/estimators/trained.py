@@ -114,8 +114,7 @@ class TrainedEstimator(Estimator):
 
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
-        if isinstance(table, Cells):
-            table = table.compact()
+        table = table.compact()
         seed = resolve_seed(self.random_state)
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         rng = np.random.default_rng(seed)

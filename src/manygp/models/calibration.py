@@ -17,7 +17,6 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
-from manygp.models.inducing import sample_places
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
 
 __all__ = ["LeftOut", "calibrate_noise", "leave_out"]
@@ -59,7 +58,7 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     the slope of f in h), the others' residual is e / (1 − r) and their variance σ² r / (1 − r), beside what inducing
     points leave open.
     """
-    row, output, value = sample_places(table, _MOST_CELLS, rng)
+    row, output, value = table.sample(_MOST_CELLS, rng)
     mean, known, open_variance, noise = _marginals(model, scaling.scale_x(table.X[row]), output)
     y = scaling.scale_y(value, output)
     growth = _unfamiliarity(table, scaling, output, value)

@@ -8,12 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.data import Grid, OutputScale, Scaling, Table
-from manygp.data.splits import pattern_split
-from manygp.errors import DataError
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import matvec
-from manygp.models.evidence import Lengthscales
 from manygp.models.exact import ExactBatch
 from manygp.models.layout import Padding, pad_groups
 from manygp.models.pooling import pooled_prior
@@ -34,7 +30,6 @@ __all__ = [
     "Climb",
     "IndependentPredictor",
     "SparseIndependentModel",
-    "choose_prior_scaling",
     "climb_evidence",
     "maximise_evidence",
 ]
@@ -45,7 +40,6 @@ _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 _SPREAD = 0.5
 _POOLED_EVALUATIONS = 5
 _MIN_NOISE = 1e-4
-_SPLIT_CELLS = 10_000
 
 
 class SparseIndependentModel(nn.Module):
@@ -197,35 +191,6 @@ class IndependentPredictor:
         return mean.unsqueeze(0), variance.unsqueeze(0)
 
 
-# -- where they begin --------------------------------------------------------------------------------------------------
-
-
-def choose_prior_scaling(table: Table, rng: np.random.Generator) -> Scaling:
-    """Each output by its own centre and scale, or all by one: whichever predicts held-out cells better by itself.
-
-    Far from an output's cells its GP returns to the centre. That of its own cells is best where gaps are scattered,
-    but not where an output lost a stretch unlike the rest. So cells are held out in the pattern of the gaps, and the
-    larger log density of Gaussian errors whose variance is the same for all cells in scaled units decides.
-    """
-    if not isinstance(table, Grid) or table.num_outputs == 1:
-        return Scaling.fit(table, outputs="output")
-    kinds: tuple[OutputScale, ...] = ("output", "global")
-    losses = np.zeros(len(kinds))
-    try:
-        for _ in range(int(np.clip(_SPLIT_CELLS // table.num_observed, 1, 8))):
-            train, held = pattern_split(table, rng)
-            counts = held.count_per_output()
-            for i, kind in enumerate(kinds):
-                scaling = Scaling.fit(train, outputs=kind)
-                error = (held.power_sums(2, scaling.y_center) / scaling.y_scale**2).sum() / counts.sum()
-                # −log N(e | 0, s²σ²) with σ² the mean of e²/s²: log s + ½ log σ², and a constant
-                losses[i] += counts @ np.log(scaling.y_scale) / counts.sum() + 0.5 * np.log(error + _MIN_NOISE)
-    except DataError:
-        # Too few cells to hold any out.
-        pass
-    return Scaling.fit(table, outputs=kinds[int(losses.argmin())])
-
-
 # -- exact GPs: parameters by evidence ---------------------------------------------------------------------------------
 
 
@@ -243,20 +208,28 @@ class Climb:
 
 
 @torch.no_grad()
-def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: int = 100, pool: bool = False) -> Climb:
+def maximise_evidence(
+    model: ExactBatch,
+    lengthscale: Float[np.ndarray, " d"],
+    signal: float = 1.0,
+    noise: float = 0.0,
+    max_evaluations: int = 100,
+    pool: bool = False,
+) -> Climb:
     """Set kernels, and noise unless it is fixed, to the maximum of the evidence, all outputs at once.
 
-    The search begins at the best of a few places around `found`, which serves all outputs, and the logarithms of an
-    output's own parameters have a normal prior around it, so that few cells do not decide much. With `pool`, the
-    outputs then say together where that prior has its centre and how wide it is, see `pooled_prior`. A shared kernel
-    has no such prior, and one log evidence, the sum over outputs. Ctrl-C ends the search with what it has found.
+    The search begins at the best of a few places around a lengthscale, signal and noise variance that serve all
+    outputs, and the logarithms of an output's own parameters have a normal prior around these, so that few cells do not
+    decide much. With `pool`, the outputs then say together where that prior has its centre and how wide it is, see
+    `pooled_prior`. A shared kernel has no such prior, and one log evidence, the sum over outputs. Ctrl-C ends the
+    search with what it has found.
     """
     kernels, likelihood, recorder = model.kernels, model.likelihood, Recorder()
     spread: Tensor | float = torch.inf if model.is_shared else _SPREAD
 
     def start(factor: float, noise: float) -> Tensor:
-        lengthscale = torch.as_tensor(factor * found.lengthscale).to(model.y)
-        kernels.rescale(lengthscale.unsqueeze(0), torch.full((1,), found.signal, dtype=torch.float64).to(model.y))
+        scaled = torch.as_tensor(factor * lengthscale).to(model.y)
+        kernels.rescale(scaled.unsqueeze(0), torch.full((1,), signal, dtype=torch.float64).to(model.y))
         if not likelihood.is_fixed:
             likelihood.noise = torch.tensor(noise, dtype=torch.float64)
         return model.parameter_rows()
@@ -280,12 +253,12 @@ def maximise_evidence(model: ExactBatch, found: Lengthscales, max_evaluations: i
         return 0.5 * pull.square().sum(-1) - (value.sum() if model.is_shared else value)
 
     # All outputs begin alike, so that one row is the centre of all.
-    best = start(1.0, max(found.noise, _MIN_NOISE))
+    best = start(1.0, max(noise, _MIN_NOISE))
     center = best[:1]
     best_value = common_loss(best)
     for factor in _LENGTHSCALE_FACTORS:
-        for noise in _NOISES:
-            rows = start(factor, noise)
+        for level in _NOISES:
+            rows = start(factor, level)
             value = common_loss(rows)
             better = value < best_value
             best, best_value = torch.where(better.unsqueeze(-1), rows, best), torch.where(better, value, best_value)

@@ -64,7 +64,8 @@ class ObservedCells(nn.Module):
     @classmethod
     def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor) -> "ObservedCells":
         """Cells as they are told."""
-        cells = cls(*inputs.shape, len(y))
+        num_inputs, num_features = inputs.shape
+        cells = cls(num_inputs, num_features, len(y))
         for name, values in {"inputs": inputs, "row": row, "output": output, "y": y}.items():
             getattr(cells, name).copy_(values)
         return cells
@@ -133,7 +134,7 @@ class NeighborPredictor:
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
         group, A = both[at,], A[at] * seen.unsqueeze(-1)
         S = self._residual(group, e[at], A, seen)
-        noise = model.likelihood.noise_of(group.outputs[:, :-1]) * seen[:, :-1] + (~seen[:, :-1])
+        noise = model.noise_of(group.outputs[:, :-1]) * seen[:, :-1] + (~seen[:, :-1])
         S_NN, S_N, own = S[:, :-1, :-1] + torch.diag_embed(noise), S[:, :-1, -1:], S[:, -1, -1]
         if not self.has_noise:
             S_N, own = self._without_noise(group, seen, S_N, own)
@@ -180,9 +181,7 @@ class NeighborPredictor:
             return torch.arange(k, device=e.device).expand(len(index), -1)
         one, others = both[at,], both[index,]
         S = self._cross(one, others, e[at], e[index], A[at], A[index]).squeeze(1)
-        own = (
-            kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.likelihood.noise_of(both.outputs)
-        )
+        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.noise_of(both.outputs)
         for term in self.model.terms:
             own = own + term.variance(both)
         share = S.square() / own[index]
@@ -208,7 +207,7 @@ class NeighborPredictor:
         return S_N, own
 
     def _of_latents(self, group: Points, slope: Tensor, weight: Tensor) -> Float[Tensor, " b"]:
-        """Variance due to latent vectors: Σ_p |L_pᵀ Σᵢ wᵢ gᵢ|² over the outputs p of a group, gᵢ the slopes of means."""
+        """Variance due to latent vectors: Σ_p |L_pᵀ Σᵢ wᵢ gᵢ|² over the outputs p of a group, gᵢ slopes of means."""
         latents = self.model.latents
         if latents.posterior == "point":
             return weight.new_zeros(len(weight))

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.kernels import cross_covariance, is_fused
-from manygp.likelihoods import Likelihood
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.terms import Points, Term
@@ -111,7 +112,7 @@ class TransformedLatentModel(LatentVariableModel):
         super().__init__(latents, likelihood, units, has_levels=has_levels, sparse=sparse)
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
-        self.terms, self.num_neighbors = nn.ModuleList(terms), num_neighbors
+        self.terms, self.num_neighbors = cast("Sequence[Term]", nn.ModuleList(terms)), num_neighbors
         self.observed, self.has_noise = None, True
         flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
         self.slopes = nn.Parameter(flat) if has_trend else None
@@ -195,8 +196,13 @@ class TransformedLatentModel(LatentVariableModel):
         shape = batch.groups.index.shape
         group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in (cells.x, outputs, cells.row, h)))
         R = self.covariance(group, e.index_select(0, at).unflatten(0, shape))
-        R = R + torch.diag_embed(self.likelihood.noise_of(group.outputs))
+        R = R + torch.diag_embed(self.noise_of(group.outputs))
         return VecchiaEvidence.from_groups(A, R, batch.y if trend is None else batch.y - trend, batch.groups)
+
+    def noise_of(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
+        """Noise variance of cells of some outputs, for groups, which are of Gaussian observations."""
+        assert isinstance(self.likelihood, Gaussian)
+        return self.likelihood.noise_of(outputs)
 
     def explained(self, e: Float[Tensor, "b e"]) -> Float[Tensor, "b m"]:
         """A = K L⁻ᵀ: what inducing points explain of cells with embeddings e, f = A v + the rest."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from manygp.data import Scaling, as_table
 from manygp.data.factorisation import choose_rank, factorise
-from manygp.data.table import FloatArray, Grid
+from manygp.data.grid import Grid
+from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators import ESTIMATORS
 

@@ -30,7 +30,7 @@ class Points:
     row: Int[Tensor, "*g"]
     h: Float[Tensor, "*g h"]
 
-    def __getitem__(self, at: tuple[slice | None, ...]) -> "Points":
+    def __getitem__(self, at: tuple[slice | Tensor | None, ...]) -> "Points":
         """Some of the cells, or with further axes."""
         return Points(self.x[at], self.outputs[at], self.row[at], self.h[at])
 
@@ -48,6 +48,10 @@ class Term(nn.Module):
 
     #: Whether the term belongs to single observations, and not to the function behind them.
     is_noise = False
+
+    def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
+        """Begin with lengthscales of the inputs and a noise variance that the data tell."""
+        raise NotImplementedError
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         """Covariance of the term between all pairs of cells of each group."""

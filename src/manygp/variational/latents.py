@@ -183,9 +183,9 @@ class Latents(nn.Module):
     ) -> Float[Tensor, "b h"]:
         """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
 
-        Cells of one output have draws of their own, unless they are `shared` or `shared_draws` is set: the bound only needs the marginals,
-        and the noise of its gradient averages out over the cells. They come in pairs ±ε, whose first-order noise
-        cancels.
+        Cells of one output have draws of their own, unless they are `shared` or `shared_draws` is set: the bound only
+        needs the marginals, and the noise of its gradient averages out over the cells. They come in pairs ±ε, whose
+        first-order noise cancels.
         """
         # index_select, because the backward of plain indexing is many times slower.
         m = self.means(outputs).index_select(0, column)

@@ -1,8 +1,8 @@
 """The evidence of two scales: inducing points, and what they leave between neighbours (Vecchia's approximation).
 
-Given u, the residual r = y − A v of all cells is Gaussian with covariance S = R − A Aᵀ, where R is the covariance of the
-model and A = K L⁻ᵀ is what inducing points explain. Cells stand in an order and in groups; the cells of a group depend
-on each other and on a few cells before them, their conditioning set:
+Given u, the residual r = y − A v of all cells is Gaussian with covariance S = R − A Aᵀ, where R is the covariance of
+the model and A = K L⁻ᵀ is what inducing points explain. Cells stand in an order and in groups; the cells of a group
+depend on each other and on a few cells before them, their conditioning set:
 
     p(y | v) ≈ Π_g p(y_g | y_N(g), v)
 

@@ -202,3 +202,12 @@ def test_real_temperatures_are_completed(name, rank, most):
         )
     scaling = Scaling.fit(train, outputs="global")
     assert factorise(train, scaling, rank).mean_squared_error(test, scaling) < most
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 200), (200, 30)])
+def test_a_path_of_ranks_is_as_good_as_each_by_itself(n, p):
+    table, gaps = low_rank(n, p, 3, observed=0.6)
+    scaling, ranks = unscaled(table), (1, 2, 3, 4)
+    path = [fit.mean_squared_error(gaps, scaling) for fit in factorisation.factorise_path(table, scaling, ranks)]
+    alone = [factorise(table, scaling, rank).mean_squared_error(gaps, scaling) for rank in ranks]
+    np.testing.assert_allclose(path, alone, rtol=0.1)

@@ -7,7 +7,6 @@ from scipy import sparse
 from manygp.data import Grid, GridPlan, Scaling, as_table, factorise, random_split
 from manygp.data.exposure import size_factors
 from manygp.errors import DataError
-from manygp.models.inducing import sample_places
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 2))
@@ -51,7 +50,7 @@ def test_batches_samples_splits_and_factors_are_those_of_the_dense_grid():
     ):
         np.testing.assert_array_equal(a.y, b.y)
         np.testing.assert_array_equal(a.column, b.column)
-    for a, b in zip(*(sample_places(table, 30, np.random.default_rng(2)) for table in (thin, full)), strict=True):
+    for a, b in zip(*(table.sample(30, np.random.default_rng(2)) for table in (thin, full)), strict=True):
         np.testing.assert_array_equal(a, b)
     train, test = random_split(thin, 0.3, np.random.default_rng(3))
     assert train.num_observed + test.num_observed == thin.num_observed

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manygp.data import Cells, Grid
 from manygp.errors import DataError
+
+from .tables import tables
 
 
 @pytest.fixture
@@ -97,3 +101,77 @@ def test_cells_are_compacted_where_a_grid_is_small_enough():
     assert scattered.compact() is scattered
     repeated = Cells(np.zeros((2, 1)), np.array([0, 0]), np.array([1.0, 2.0]))
     assert repeated.compact() is repeated
+
+
+# -- both layouts behind one interface ---------------------------------------------------------------------------------
+
+
+@given(table=tables, chunk=st.integers(1, 7))
+def test_chunks_are_all_cells_in_order(table, chunk):
+    row, output, y = (np.concatenate(parts) for parts in zip(*table.chunks(chunk), strict=True))
+    expected = table.cells(table.places())
+    for a, b in zip((row, output, y), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    again = table.with_values(y)
+    for a, b in zip(again.cells(again.places()), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert again.output_names == table.output_names
+
+
+@given(table=tables, chunk=st.integers(1, 7))
+def test_cells_by_outputs(table, chunk):
+    row, output, y = table.cells(table.places())
+    seen = 0
+    for chosen, rows, outputs, values in table.output_chunks(chunk):
+        for p in range(chosen.start, chosen.stop):
+            mine = outputs + chosen.start == p
+            own_row, own_y = table.column(p)
+            for found in ((rows[mine], values[mine]), (row[output == p], y[output == p])):
+                np.testing.assert_array_equal(np.sort(own_row), np.sort(found[0]))
+                np.testing.assert_array_equal(np.sort(own_y), np.sort(found[1]))
+        seen += chosen.stop - chosen.start
+    assert seen == table.num_outputs
+
+
+@given(table=tables, size=st.integers(1, 30), seed=st.integers(0, 5))
+def test_a_sample_is_of_observed_cells(table, size, seed):
+    sample = table.sample(size, np.random.default_rng(seed))
+    every = set(zip(*(part.tolist() for part in table.cells(table.places())), strict=True))
+    drawn = list(zip(*(part.tolist() for part in sample), strict=True))
+    assert len(drawn) == len(set(drawn)) or isinstance(table, Cells)
+    assert set(drawn) <= every
+    assert len(drawn) <= size
+
+
+@given(table=tables)
+def test_sums_and_products_over_the_rows_of_outputs(table):
+    row, output, y = table.cells(table.places())
+    values = np.arange(2.0 * table.num_inputs).reshape(-1, 2)
+    expected = np.zeros((table.num_outputs, 2))
+    np.add.at(expected, output, values[row])
+    np.testing.assert_allclose(table.sum_by_output(values), expected)
+    center, scale = np.ones(table.num_outputs), np.full(table.num_outputs, 2.0)
+    products = table.cross_products(center, scale)
+    own = np.bincount(output, ((y - 1.0) / 2.0) ** 2, table.num_outputs)
+    if isinstance(table, Grid):
+        np.testing.assert_allclose(np.diag(products), own, rtol=1e-9)
+    np.testing.assert_allclose(products, products.T)
+
+
+@given(table=tables)
+def test_some_rows(table):
+    rows = np.arange(0, table.num_inputs, 2)
+    part = table.take(rows)
+    row, output, y = table.cells(table.places())
+    kept = row % 2 == 0
+    found = part.cells(part.places())
+    np.testing.assert_array_equal(found[1], output[kept])
+    np.testing.assert_array_equal(found[2], y[kept])
+    np.testing.assert_array_equal(part.X, table.X[rows])
+
+
+def test_layouts_that_are_asked_for(grid):
+    assert grid.compact() is grid
+    assert grid.to_grid() is grid
+    assert grid.size == grid.num_inputs * grid.num_outputs
+    assert Cells(grid.X[:2], np.array([0, 1]), np.ones(2)).size == 2

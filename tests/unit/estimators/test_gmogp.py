@@ -7,7 +7,8 @@ import pytest
 
 from manygp import GMOGP, IndGP, SettingError
 from manygp.data import Cells, Grid
-from manygp.models.gmogp import Attention, attention_bytes, cosine_similarity, start_means
+from manygp.initialise.gmogp import cosine_similarity, start_means
+from manygp.models.gmogp import Attention, attention_bytes
 
 from ...laws import worlds
 from ...tolerances import assert_close

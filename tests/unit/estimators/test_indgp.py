@@ -8,8 +8,10 @@ import torch
 import manygp
 from manygp import IndGP, SettingError
 from manygp.estimators import indgp
+from manygp.initialise import Survey
+from manygp.likelihoods import Gaussian
 from manygp.models.exact import ExactBatch
-from manygp.models.indgp import SparseIndependentModel, choose_prior_scaling
+from manygp.models.indgp import SparseIndependentModel
 
 QUIET = {"device": "cpu", "progress": False}
 
@@ -125,8 +127,9 @@ def test_a_lost_stretch_is_not_filled_with_the_centre_of_the_rest(rng):
     Y = 5.0 * X + 0.1 * rng.standard_normal((60, 8))
     scattered = np.where(rng.uniform(size=Y.shape) < 0.3, np.nan, Y) + 3.0 * np.arange(8)
     Y[40:, :4] = np.nan
-    assert len(set(choose_prior_scaling(manygp.data.Grid(X, Y), rng).y_center)) == 1
-    assert len(set(choose_prior_scaling(manygp.data.Grid(X, scattered), rng).y_center)) == 8
+    for values, centers in ((Y, 1), (scattered, 8)):
+        scaling = Survey(manygp.data.Grid(X, values), Gaussian(), rng).own_scaling
+        assert len(set(scaling.y_center)) == centers
 
 
 @pytest.mark.parametrize(

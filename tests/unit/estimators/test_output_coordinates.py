@@ -9,9 +9,8 @@ import torch
 
 import manygp
 from manygp import DataError, SettingError
-from manygp.data import Grid, Scaling
+from manygp.data import Grid, Scaling, choose_rank
 from manygp.data.coordinates import place_outputs
-from manygp.models import choose_latent_dim
 from manygp.models.coordinates import choose_placed_dim, refresh_prior
 
 from ...tolerances import PREDICTION, assert_close
@@ -43,7 +42,7 @@ def test_places_tell_how_many_dimensions_there_are(rng):
     Y = rng.standard_normal((20, 12)) @ np.diag([3.0, 2.0] + [0.3] * 10) @ patterns.T
     table = Grid(X, Y + rng.standard_normal(Y.shape))
     scaling = Scaling.fit(table, outputs="global")
-    assert choose_latent_dim(table, scaling, np.random.default_rng(0)) <= 4
+    assert choose_rank(table, scaling).rank <= 4
     table.coordinates = place_outputs(S, range(400), "flat")
     assert choose_placed_dim(table, scaling, np.random.default_rng(0)) >= 6
 

@@ -6,13 +6,8 @@ import pytest
 from manygp import OILMM, SettingError
 from manygp.data import Grid
 from manygp.estimators import ESTIMATORS
-from manygp.estimators.standardize import (
-    check_scaled,
-    independent_scaling,
-    mixing_scaling,
-    published_scaling,
-    scaling_kinds,
-)
+from manygp.estimators.standardize import check_scaled, published_scaling
+from manygp.initialise import Survey
 from manygp.likelihoods import Gaussian, Poisson
 
 
@@ -22,12 +17,6 @@ def table(rng):
     return Grid(rng.uniform(size=(20, 1)), 5.0 * np.arange(4) + (1.0 + np.arange(4)) * rng.standard_normal((20, 4)))
 
 
-def test_what_the_data_may_choose_among():
-    assert set(scaling_kinds(True)) == {"global", "completed", "output"}
-    assert scaling_kinds(False) == ("none",)
-    assert scaling_kinds("output") == ("output",)
-
-
 @pytest.mark.parametrize(("standardize", "distinct"), [(True, 1), (False, 1), ("global", 1), ("output", 4)])
 def test_the_published_scaling_leaves_inputs_raw(rng, table, standardize, distinct):
     scaling = published_scaling(standardize, table, is_affine=True)
@@ -35,19 +24,15 @@ def test_the_published_scaling_leaves_inputs_raw(rng, table, standardize, distin
     assert (scaling.y_scale[0] == 1.0) == (standardize is False)
     assert (scaling.x_center == 0.0).all()
     assert (scaling.x_scale == 1.0).all()
-    same = independent_scaling(standardize, "paper", table, is_affine=True, rng=rng)
-    assert np.array_equal(same.y_scale, scaling.y_scale)
     with pytest.raises(SettingError, match="'completed' goes with preset='fast'"):
         published_scaling("completed", table, is_affine=True)
 
 
 @pytest.mark.parametrize("standardize", [True, False])
 def test_counts_are_left_as_they_are(rng, table, standardize):
-    scalings = [
-        published_scaling(standardize, table, is_affine=False),
-        mixing_scaling(standardize, table, is_affine=False, rank=1, rng=rng).scaling,
-        independent_scaling(standardize, "fast", table, is_affine=False, rng=rng),
-    ]
+    counts = Grid(table.X, rng.poisson(5.0, table.Y.shape).astype(float))
+    survey = Survey(counts, Poisson(), rng, standardize)
+    scalings = [published_scaling(standardize, counts, is_affine=False), survey.scaling, survey.own_scaling]
     for scaling in scalings:
         assert (scaling.y_center == 0.0).all()
         assert (scaling.y_scale == 1.0).all()

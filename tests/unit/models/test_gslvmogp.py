@@ -6,14 +6,12 @@ import torch
 
 from manygp import GSLVMOGP, LVMOGP
 from manygp.data import Grid, Scaling
-from manygp.data.factorisation import factorise
-from manygp.models import find_lengthscales
-from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
-from manygp.models.separable_start import (
+from manygp.initialise.gslvmogp import (
     choose_inducing_sizes,
-    start_separable_from_data,
-    start_separable_from_prior,
+    initialise,
+    initialise_at_prior,
 )
+from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
 
 from ...laws import worlds
 from ...laws.test_gslvmogp import random_model
@@ -76,8 +74,8 @@ def curves(rng, n=40, p=12):
 def test_the_start_explains_most_before_any_training(rng, estimator):
     table = curves(rng)
     scaling = Scaling.fit(table, outputs="global")
-    factors = factorise(table, scaling, 2, rng=rng)
-    found = find_lengthscales(table, scaling, factors, 0.01, rng)
+    survey = worlds.survey_of(table, rng)
+    factors = survey.factors(2)
     sizes = {
         "num_features": 1,
         "num_outputs": 12,
@@ -89,20 +87,20 @@ def test_the_start_explains_most_before_any_training(rng, estimator):
     }
     model = estimator._restore(sizes)
     assert isinstance(model, SeparableLatentModel)
-    start_separable_from_data(model, table, scaling, found, factors, rng)
+    initialise(model, survey, survey.functions(factors), factors)
     row, output, y = table.cells(table.places())
     x = torch.as_tensor(scaling.scale_x(table.X[row]))
     mean, _ = model.predictor(4, 0)(x, torch.as_tensor(output))
     residual = scaling.scale_y(y, output) - mean.mean(0).numpy()
     assert np.mean(residual**2) < 0.03
-    start_separable_from_prior(model, torch.Generator())
-    assert_close(model.likelihood.noise, torch.tensor([0.01]))
+    initialise_at_prior(model, torch.Generator())
+    assert_close(model.likelihood.noise, [0.01])
 
 
 def test_inducing_points_follow_roughness_and_directions(rng):
     table = curves(rng)
     scaling = Scaling.fit(table, outputs="global")
-    smooth = find_lengthscales(table, scaling, None, 0.01, rng)
+    smooth = worlds.survey_of(table, rng).functions(None)
     rough = type(smooth)(smooth.lengthscale / 20.0, smooth.signal, smooth.noise)
     few, many = (choose_inducing_sizes(table, scaling, 2, 1, found) for found in (smooth, rough))
     assert few[0] == many[0] == 6

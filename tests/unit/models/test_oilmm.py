@@ -9,11 +9,12 @@ import torch
 from manygp.data import Scaling
 from manygp.data.factorisation import factorise
 from manygp.errors import NumericalError
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.oilmm import initialise
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
 from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
-from manygp.models.orthogonal_start import climb_likelihood, start_orthogonal
+from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.variational import CellBatch, Conditional, InducingGP, KernelBatch, NaturalPosterior
 
 from ...laws import worlds
@@ -84,7 +85,7 @@ def started(rng, table, latents=3, num_inducing=None):
     )
     model = OrthogonalMixingModel(Basis(table.num_outputs, latents, True), processes, Gaussian())
     found, factors = Lengthscales(np.array([0.3]), 1.0, 0.01), factorise(table, scaling, max(1, latents - 1))
-    start_orthogonal(model, table, scaling, found, factors, rng)
+    initialise(model, worlds.survey_of(table, rng), found, factors)
     return model, scaling
 
 

@@ -8,10 +8,10 @@ import torch
 
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.sgprn import initialise, initialise_at_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.network_start import start_network, start_network_from_prior
 from manygp.models.sgprn import NetworkPredictor, RegressionNetwork, choose_output_shape
 
 from ...laws import worlds
@@ -58,7 +58,7 @@ def test_it_begins_at_the_factorisation(rng):
     factors = factorise(table, scaling, 3)
     model = make_model(table, 5)
     model.inputs.copy_(torch.as_tensor(scaling.scale_x(table.X)))
-    start_network(model, table, scaling, Lengthscales(np.array([0.5]), 1.0, 0.01), factors, rng)
+    initialise(model, worlds.survey_of(table, rng), Lengthscales(np.array([0.5]), 1.0, 0.01), factors)
     with torch.no_grad():
         Cf, Cw = model.whitening()
         W = torch.einsum("an,pnq->apq", Cw, model.weights.mean)
@@ -73,14 +73,15 @@ def test_it_begins_at_the_factorisation(rng):
 def test_it_begins_without_a_factorisation(rng):
     table = Grid(rng.standard_normal((6, 1)), rng.standard_normal((6, 1)))
     model = make_model(table, 2)
-    start_network(model, table, worlds.raw(table), Lengthscales(np.array([0.5]), 1.0, 0.1), None, rng)
+    survey = worlds.survey_of(table, rng, standardize=False)
+    initialise(model, survey, Lengthscales(np.array([0.5]), 1.0, 0.1), None)
     assert not model.latents.mean.any()
     assert model.weights.mean.any()
 
 
 def test_the_published_start(rng):
     model = make_model(worlds.random_grid(rng, 30, 20, 1), 3, natural=False)
-    start_network_from_prior(model, 0.1, torch.Generator())
+    initialise_at_prior(model, 0.1, torch.Generator())
     assert 0.9 < model.weights.mean.std() < 1.1
     assert model.latents.mean.std() > 0.5
     assert_close(model.likelihood.noise, [0.01], EXACT_GP)

@@ -6,21 +6,14 @@ import torch
 
 from manygp.data import Grid, Scaling
 from manygp.data.factorisation import factorise
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.inducing import greedy_inducing
+from manygp.initialise.processes import choose_num_points, place_points, start_processes, variance_left
+from manygp.initialise.series import Series, factor_series, series_kernels, weight_variance
+from manygp.initialise.svlmc import initialise
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.inducing import greedy_inducing
 from manygp.models.layout import CellGrid
-from manygp.models.mixing_start import (
-    Series,
-    factor_series,
-    guessed_functions,
-    series_kernels,
-    start_levels,
-    start_mixing,
-    weight_variance,
-)
-from manygp.models.processes import choose_num_points, place_points, start_processes, variance_left
 from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
 from manygp.variational import InducingGP, KernelBatch, NaturalPosterior
 
@@ -148,7 +141,7 @@ def test_a_started_model_is_close_before_training(rng):
     model = LinearMixingModel(
         random_processes("rbf", 3, 20), Gaussian(), Mixing(12, 3, "diagonal", True), torch.zeros(12, 1)
     )
-    start_mixing(model, table, scaling, found, factors, rng)
+    initialise(model, worlds.survey_of(table, rng), found, factors)
     with torch.no_grad():
         model.natural_elbo(
             worlds.whole_batch(Grid(scaling.scale_x(table.X), scaling.scale_y(table.Y))), worlds.generator(), 1.0
@@ -199,9 +192,7 @@ def test_levels_of_counts(rng):
     Y = rng.poisson([1.0, 20.0], size=(60, 2)).astype(float)
     table = Grid(np.linspace(0, 1, 60)[:, None], Y)
     model = LinearMixingModel(random_processes("rbf", 1, 4), NegativeBinomial(2), Mixing(2, 1), torch.zeros(2, 1))
-    guesses, level = guessed_functions(model.likelihood, table)
-    assert level[1] > level[0]
-    # Guesses stay between the level and what a value says by itself.
-    assert abs(guesses.Y.mean()) < 0.5
-    start_levels(model, table, worlds.raw(table), np.log([1.0, 20.0]), rng)
-    np.testing.assert_allclose(model.bias.detach()[:, 0], np.log([1.0, 20.0]))
+    survey = worlds.survey_of(table, rng, model.likelihood, standardize=True)
+    initialise(model, survey, Lengthscales(np.ones(1), 1.0, 0.1), None)
+    np.testing.assert_allclose(model.bias.detach()[:, 0], survey.levels)
+    np.testing.assert_allclose(survey.levels, np.log([1.0, 20.0]), atol=0.5)

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.data import Scaling, Table
-from manygp.models.evidence import Lengthscales
-from manygp.models.inducing import greedy_inducing
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.inducing import greedy_inducing
 from manygp.variational import InducingGP
 
 __all__ = ["choose_num_points", "place_points", "start_processes", "variance_left"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from manygp.data import Cells, Grid
+from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.kernels import cross_covariance, kernel_diagonal
-from manygp.models.inducing import greedy_inducing, sample_cells
 
 from ...laws import worlds
 from ...tolerances import assert_close

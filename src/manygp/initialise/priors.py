@@ -8,17 +8,17 @@ import torch
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.coordinates import describe_outputs
-from manygp.data.factorisation import factorise
+from manygp.data.factorisation import choose_rank, factorise
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Likelihood
-from manygp.models import choose_latent_dim
 from manygp.variational import Latents
 
 __all__ = ["PriorMeans", "prior_means"]
 
 # Principal components of more cells than this come from some of the rows.
 _MAX_CELLS = 30_000_000
+_RANK_SIDE = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,5 +77,5 @@ def _principal_components(
         values = table.block(rows, np.arange(table.num_outputs))
         table = Grid(table.X[rows], np.log1p(values) if likelihood.is_discrete else values, table.output_names)
     scaling = Scaling.fit(table, outputs="global")
-    rank = choose_latent_dim(table, scaling, rng) if latent_dim == "auto" else int(latent_dim)
+    rank = choose_rank(table, scaling, rng=rng, max_side=_RANK_SIDE).rank if latent_dim == "auto" else int(latent_dim)
     return factorise(table, scaling, rank, rng=rng).loadings

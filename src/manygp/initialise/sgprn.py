@@ -4,47 +4,40 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Grid, Scaling
 from manygp.data.factorisation import Factorisation
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.inducing import sample_cells
+from manygp.initialise.series import factor_series, weight_variance
+from manygp.initialise.survey import Survey
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales
-from manygp.models.mixing_start import factor_series, weight_variance
 from manygp.models.sgprn import RegressionNetwork
 
-__all__ = ["start_network", "start_network_from_prior"]
+__all__ = ["initialise", "initialise_at_prior"]
 
 # Lengthscale of the weights in ranges of the inputs: nearly constant, so that the network begins as a linear mixture.
 _WEIGHT_RANGES = 2.0
 # Share of the latent processes' variance that is noise of their own.
 _LATENT_NOISE_SHARE = 0.05
-_MIN_NOISE, _MIN_SIGNAL = 1e-4, 1e-3
+_MIN_NOISE, _MIN_SIGNAL, _SAMPLE_CELLS = 1e-4, 1e-3, 100_000
 
 
 @torch.no_grad()
-def start_network(
-    model: RegressionNetwork,
-    table: Grid,
-    scaling: Scaling,
-    found: Lengthscales,
-    factors: Factorisation | None,
-    rng: np.random.Generator,
-) -> None:
+def initialise(model: RegressionNetwork, survey: Survey, found: Lengthscales, factors: Factorisation | None) -> None:
     """Start with latent processes and constant weights from a factorisation, its noise, and lengthscales by evidence.
 
     Parameters
     ----------
     model
         The model to set.
-    table, scaling
-        The observations, or guesses of f behind them, and their scaling.
+    survey
+        The survey of the table.
     found
         What the evidence said about the inputs, and the noise.
     factors
         A factorisation of the table, or None: then weights are random.
-    rng
-        Source of randomness.
     """
+    table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     n, L = model.latents.shape
     p = table.num_outputs
     seen = table.count_per_output() > 0
@@ -73,10 +66,15 @@ def start_network(
     model.weights.set_covariance(1, torch.diag(torch.as_tensor(variance)))
     if isinstance(model.likelihood, Gaussian):
         model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+    if survey.levels is not None and model.bias is not None:
+        model.bias.copy_(torch.as_tensor(survey.levels).unsqueeze(-1))
+        sample = sample_cells(survey.table, scaling, _SAMPLE_CELLS, survey.rng("likelihood"))
+        _, output, y = (torch.as_tensor(part) for part in sample)
+        model.likelihood.start_from(y, output, model.bias[output, 0])
 
 
 @torch.no_grad()
-def start_network_from_prior(model: RegressionNetwork, noise_std: float, generator: torch.Generator) -> None:
+def initialise_at_prior(model: RegressionNetwork, noise_std: float, generator: torch.Generator) -> None:
     """Posterior covariances at the prior, means standard normal draws: at zero nothing would ever pull them away."""
     nn.init.normal_(model.latents.mean, generator=generator)
     nn.init.normal_(model.weights.mean, generator=generator)

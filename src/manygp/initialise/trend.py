@@ -7,7 +7,7 @@ function m_p(x) = xᵀ (W h_p + w + δ_p) they cost nothing, and new outputs hav
 import numpy as np
 import torch
 
-from manygp.data import Grid, Scaling, Table
+from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
 from manygp.models.tlvmogp import TransformedLatentModel
@@ -18,8 +18,8 @@ __all__ = ["find_slopes", "start_trend", "without_slopes"]
 _MANY_FEATURES, _CELLS_PER_SLOPE, _LEAST_SHARE = 4, 20, 0.2
 # Cells by which slopes are drawn to zero, so that inputs that say the same, and outputs with few cells, do no harm.
 _PRIOR_CELLS = 0.1
-# Numbers at most of the normal equations of all outputs, and of the table of what trends leave.
-_MOST_NUMBERS, _MOST_CELLS = 50_000_000, 5_000_000
+# Numbers at most of the normal equations of all outputs, of the table of what trends leave, and of a chunk.
+_MOST_NUMBERS, _MOST_CELLS, _CHUNK_NUMBERS = 50_000_000, 5_000_000, 5_000_000
 
 
 def find_slopes(table: Table) -> FloatArray | None:
@@ -29,17 +29,19 @@ def find_slopes(table: Table) -> FloatArray | None:
     """
     p, d = table.num_outputs, table.num_features + 1
     is_known = table.num_observed >= _CELLS_PER_SLOPE * p * d and p * d**2 <= _MOST_NUMBERS
-    if not isinstance(table, Grid) or table.num_features < _MANY_FEATURES or not is_known:
+    if table.num_features < _MANY_FEATURES or not is_known:
         return None
     scaling = Scaling.fit(table)
     squares, b, total = np.zeros((p, d * d)), np.zeros((p, d)), np.zeros(p)
-    for rows in table.row_chunks():
-        x = np.concatenate([np.ones((rows.stop - rows.start, 1)), scaling.scale_x(table.X[rows])], axis=1)
-        seen = table.observed(rows)
-        y = np.where(seen, scaling.scale_y(table.values(rows)), 0.0)
-        squares += seen.T.astype(np.float64) @ (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        b += y.T @ x
-        total += np.square(y).sum(axis=0)
+    step = max(1, _CHUNK_NUMBERS // max(d * d, table.size // table.num_inputs))
+    for begin in range(0, table.num_inputs, step):
+        part = table.take(np.arange(begin, min(begin + step, table.num_inputs)))
+        x = np.concatenate([np.ones((part.num_inputs, 1)), scaling.scale_x(part.X)], axis=1)
+        row, output, y = part.cells(part.places())
+        y = scaling.scale_y(y, output)
+        squares += part.sum_by_output((x[:, :, None] * x[:, None, :]).reshape(len(x), -1))
+        b += np.stack([np.bincount(output, y * column[row], p) for column in x.T], axis=1)
+        total += np.bincount(output, y**2, p)
     A = squares.reshape(p, d, d)
     A[:, np.arange(d), np.arange(d)] += _PRIOR_CELLS
     V = np.linalg.solve(A, b[:, :, None])[:, :, 0]
@@ -49,15 +51,14 @@ def find_slopes(table: Table) -> FloatArray | None:
     return slopes if left <= (1.0 - _LEAST_SHARE) * total.sum() / (table.num_observed - p) else None
 
 
-def without_slopes(table: Table, slopes: FloatArray, rng: np.random.Generator) -> Grid:
+def without_slopes(table: Table, slopes: FloatArray, rng: np.random.Generator) -> Table:
     """What trends through the centre of the inputs leave of a table, or of a sample of its rows."""
-    assert isinstance(table, Grid)
-    rows, most = np.arange(table.num_inputs), max(1, _MOST_CELLS // table.num_outputs)
-    if len(rows) > most:
-        rows = np.sort(rng.choice(rows, most, replace=False))
-    X = table.X[rows]
-    left = table.block(rows, np.arange(table.num_outputs)) - (X - X.mean(axis=0)) @ slopes.T
-    return Grid(X, left, table.output_names)
+    if table.size > _MOST_CELLS:
+        most = max(1, table.num_inputs * _MOST_CELLS // table.size)
+        table = table.take(np.sort(rng.choice(table.num_inputs, most, replace=False)))
+    center = table.X.mean(axis=0)
+    left = [y - ((table.X[row] - center) * slopes[output]).sum(axis=1) for row, output, y in table.chunks()]
+    return table.with_values(np.concatenate(left))
 
 
 def start_trend(

@@ -12,16 +12,18 @@ from torch import Tensor, nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
+from manygp.initialise.evidence import Lengthscales, evidence_lengthscales
+from manygp.initialise.inducing import greedy_inducing
+from manygp.initialise.latents import linear_latents
+from manygp.initialise.likelihood import start_likelihood
+from manygp.initialise.survey import Survey
 from manygp.kernels import make_kernel, rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.evidence import Lengthscales, evidence_lengthscales
 from manygp.models.gslvmogp import SeparableLatentModel
-from manygp.models.guesses import start_likelihood
-from manygp.models.inducing import greedy_inducing, sample_places
 from manygp.variational import CellBatch
 from manygp.variational.kronecker import NaturalKronecker
 
-__all__ = ["choose_inducing_sizes", "start_separable_from_data", "start_separable_from_prior"]
+__all__ = ["choose_inducing_sizes", "initialise", "initialise_at_prior"]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
@@ -49,7 +51,7 @@ def choose_inducing_sizes(
 
 
 @torch.no_grad()
-def start_separable_from_prior(model: SeparableLatentModel, generator: torch.Generator, noise_std: float = 0.1) -> None:
+def initialise_at_prior(model: SeparableLatentModel, generator: torch.Generator, noise_std: float = 0.1) -> None:
     """The published start: latents at their prior, inducing points standard normal, kernels at softplus(0)."""
     nn.init.normal_(model.Z_X, generator=generator)
     nn.init.normal_(model.Z_H, generator=generator)
@@ -59,25 +61,17 @@ def start_separable_from_prior(model: SeparableLatentModel, generator: torch.Gen
 
 @dataclass(frozen=True)
 class _Component:
-    """Latent means (p, h) and variances (p, h), lengthscales (h,) and (d,), and output scale of one component."""
+    """Latent means (p, h), factors of their covariances, lengthscales (h,) and (d,), output scale of one component."""
 
     mean: Float[Tensor, "p h"]
-    variance: Float[Tensor, "p h"]
+    factor: Float[Tensor, "p h h"]
     latent_lengthscale: Float[Tensor, " h"]
     input_lengthscale: Float[Tensor, " d"]
     outputscale: float
 
 
 @torch.no_grad()
-def start_separable_from_data(
-    model: SeparableLatentModel,
-    table: Table,
-    scaling: Scaling,
-    found: Lengthscales,
-    factors: Factorisation | None,
-    rng: np.random.Generator,
-    guesses: Table | None = None,
-) -> None:
+def initialise(model: SeparableLatentModel, survey: Survey, found: Lengthscales, factors: Factorisation | None) -> None:
     """Start in lengthscale units, with latents and noise from a factorisation and inducing points among the data.
 
     The factors are dealt to the components in order of their strength, so that each component has input lengthscales
@@ -87,19 +81,18 @@ def start_separable_from_data(
     ----------
     model
         The model to set.
-    table, scaling
-        The observations and their scaling.
+    survey
+        The survey of the table.
     found
         What the evidence said about the inputs, and the noise.
     factors
         A factorisation of rank at most Q times the latent dimensions; None if there is none, and for latents with a
         prior mean, which start there.
-    rng
-        Source of randomness.
-    guesses
-        For counts and labels: values of f less the levels in their place, which have been factorised.
     """
-    Q, values = model.num_components, table if guesses is None else guesses
+    table, values, scaling, rng = survey.table, survey.values, survey.scaling, survey.rng("separable")
+    Q = model.num_components
+    if survey.levels is not None:
+        model.set_levels(torch.as_tensor(survey.levels))
     model.units.copy_(torch.as_tensor(found.lengthscale))
     components = [
         _component_without_factors(model, q, found, rng)
@@ -109,7 +102,7 @@ def start_separable_from_data(
     ]
     for q, component in enumerate(components):
         model.latents.mean[q::Q] = component.mean
-        model.latents.set_factor(torch.diag_embed(component.variance.sqrt()), slice(q, None, Q))
+        model.latents.set_factor(component.factor, slice(q, None, Q))
     empty = torch.as_tensor(np.flatnonzero(table.count_per_output() == 0))
     model.latents.set_to_prior(model.rows(empty))
     _place_latents(model, rng)
@@ -164,7 +157,7 @@ def _component_without_factors(
             lengthscale = mean.std(0).clamp(min=latents.prior_variance**0.5)
     return _Component(
         mean,
-        torch.full((p, h), variance, dtype=torch.float64),
+        variance**0.5 * torch.eye(h, dtype=torch.float64).expand(p, h, h),
         lengthscale,
         torch.full((d,), 2.0 ** _alternating(q), dtype=torch.float64),
         found.signal / model.num_components,
@@ -185,30 +178,16 @@ def _component_of_factors(
     found: Lengthscales,
     rng: np.random.Generator,
 ) -> _Component:
-    """Component q takes the q-th group of factors; what it lacks of them is filled with weak random directions.
-
-    Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
-    σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
-    should not exceed the noise.
-    """
-    D, noise, p = model.latents.dim, found.noise, model.num_outputs
+    """Component q takes the q-th group of factors; what it lacks of them is filled with weak random directions."""
+    D, p = model.latents.dim, model.num_outputs
     columns = slice(q * D, (q + 1) * D)
     row_factors, loadings = factors.row_factors[:, columns], factors.loadings[:, columns]
-    power = np.square(row_factors).mean(0)
     missing = D - row_factors.shape[1]
     loadings = np.column_stack([loadings, 0.1 * rng.standard_normal((p, missing))])
-    power = np.concatenate([power, np.zeros(missing)])
-    v = max(float(power.sum()), noise)
-    u2 = float(np.clip(0.5 * v * D / noise, *_SQUARED_LENGTHSCALES))
-    # Strong factors get more of the variance than weak ones, but less so than in the factorisation.
-    weight = np.sqrt(np.maximum(power, _WEAKEST * v))
-    lengthscale = np.sqrt(u2 * weight.mean() / weight)
-    assert isinstance(table, Grid)
-    seen = np.zeros((p, row_factors.shape[1]))
-    for rows in table.row_chunks():
-        seen += table.observed(rows).T.astype(np.float64) @ np.square(row_factors[rows])
-    # 1 / Σ = 1/s + Σ_n u_n² / σ², what cells leave open in a linear model
-    precision = 1.0 / model.latents.prior_variance + np.column_stack([seen, np.zeros((p, missing))]) / noise
+    filled, signal = np.column_stack([row_factors, np.zeros((len(row_factors), missing))]), found.signal
+    start = linear_latents(
+        table, filled, found.noise, signal / model.num_components, model.latents.prior_variance, _SQUARED_LENGTHSCALES
+    )
     input_lengthscale = found.lengthscale
     if model.num_components > 1:
         # What all outputs share goes to the first component, whose kernel has the largest constant part in h.
@@ -216,15 +195,15 @@ def _component_of_factors(
         input_lengthscale = _curve_lengthscales(table, scaling, curves, found, rng)
     return _Component(
         torch.as_tensor(loadings),
-        torch.as_tensor(1.0 / precision),
-        torch.as_tensor(lengthscale),
+        start.factor,
+        start.lengthscale,
         torch.as_tensor(input_lengthscale / found.lengthscale),
-        max(v * u2 / D, found.signal / model.num_components),
+        start.outputscale,
     )
 
 
 def _curve_lengthscales(
-    table: Grid, scaling: Scaling, curves: FloatArray, found: Lengthscales, rng: np.random.Generator
+    table: Table, scaling: Scaling, curves: FloatArray, found: Lengthscales, rng: np.random.Generator
 ) -> FloatArray:
     """Input lengthscales of some curves over the inputs, by their evidence; those of the outputs if they are flat."""
     moving = curves[:, curves.std(0) > _WEAKEST] if len(curves) > 1 else curves[:, :0]
@@ -261,7 +240,7 @@ def _place_latents(model: SeparableLatentModel, rng: np.random.Generator) -> Non
 
 def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> CellBatch:
     """Some cells that stand for all."""
-    row, output, y = sample_places(table, _SETTLE_CELLS, rng)
+    row, output, y = table.sample(_SETTLE_CELLS, rng)
     outputs, column = np.unique(output, return_inverse=True)
     return CellBatch(
         x=torch.as_tensor(scaling.scale_x(table.X[row])),

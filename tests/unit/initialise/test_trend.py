@@ -7,8 +7,8 @@ import torch
 import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
+from manygp.initialise.trend import find_slopes, start_trend, without_slopes
 from manygp.models.tlvmogp import moments_and_slopes
-from manygp.models.trend import find_slopes, start_trend, without_slopes
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -46,7 +46,7 @@ def test_what_is_left_adds_up(rng):
 
 def test_a_large_table_is_sampled(rng, monkeypatch):
     table = sloping(rng)
-    monkeypatch.setattr("manygp.models.trend._MOST_CELLS", 300)
+    monkeypatch.setattr("manygp.initialise.trend._MOST_CELLS", 300)
     assert without_slopes(table, find_slopes(table), rng).num_inputs == 50
 
 
@@ -56,8 +56,14 @@ def test_there_are_none_where_they_would_not_help(rng):
     flat = sloping(rng)
     flat.Y[:] = np.where(np.isnan(flat.Y), np.nan, rng.standard_normal(flat.Y.shape))
     assert find_slopes(flat) is None
+
+
+def test_lists_of_cells_have_trends_too(rng):
     X = rng.standard_normal((400, 5))
-    assert find_slopes(Cells(X, np.zeros(400, dtype=int), X[:, 0])) is None
+    cells = Cells(X, np.zeros(400, dtype=int), X[:, 0])
+    slopes = find_slopes(cells)
+    np.testing.assert_allclose(slopes, [[1.0, 0.0, 0.0, 0.0, 0.0]], atol=1e-3)
+    assert np.abs(without_slopes(cells, slopes, rng).y - cells.X[:, 0].mean()).max() < 0.01
 
 
 def test_inputs_that_say_the_same_do_no_harm(rng):

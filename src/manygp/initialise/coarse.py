@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.data import Scaling, Table
+from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.kernels import is_fused, rescale_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.inducing import greedy_inducing, sample_cells
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, InducingGP, NaturalPosterior
 

@@ -1,21 +1,17 @@
-"""Where the OILMM begins, and how it climbs when all rows are at hand at once."""
-
-from collections.abc import Callable
+"""Where the OILMM begins: basis, kernels and noise from a factorisation of the table."""
 
 import numpy as np
 import torch
 
-from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
-from manygp.models.evidence import Lengthscales
-from manygp.models.mixing_start import factor_series, series_kernels
-from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
-from manygp.models.orthogonal import Rows
-from manygp.models.processes import place_points, variance_left
-from manygp.training import History, climb
-from manygp.variational import ElboTerms, InducingGP
+from manygp.initialise.evidence import Lengthscales
+from manygp.initialise.processes import place_points, variance_left
+from manygp.initialise.series import factor_series, series_kernels
+from manygp.initialise.survey import Survey
+from manygp.models.oilmm import OrthogonalMixingModel
+from manygp.variational import InducingGP
 
-__all__ = ["climb_likelihood", "start_orthogonal"]
+__all__ = ["initialise"]
 
 _MIN_NOISE = 1e-4
 # White noise of a latent process as a share of its variance.
@@ -23,13 +19,8 @@ _NOISE_SHARE = 0.01
 
 
 @torch.no_grad()
-def start_orthogonal(
-    model: OrthogonalMixingModel,
-    table: Table,
-    scaling: Scaling,
-    found: Lengthscales,
-    factors: Factorisation | None,
-    rng: np.random.Generator,
+def initialise(
+    model: OrthogonalMixingModel, survey: Survey, found: Lengthscales, factors: Factorisation | None
 ) -> None:
     """Start with the basis and kernels of a factorisation, inducing points among the inputs, and its noise.
 
@@ -37,15 +28,14 @@ def start_orthogonal(
     ----------
     model
         The model to set.
-    table, scaling
-        The observations and their scaling.
+    survey
+        The survey of the table.
     found
         What the evidence said about the inputs, and the noise.
     factors
         A factorisation of the table; None for a single output.
-    rng
-        Source of randomness.
     """
+    table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     basis, processes, seen = model.basis, model.processes, table.count_per_output() > 0
     basis.seen.copy_(torch.as_tensor(seen))
     processes.units.copy_(torch.as_tensor(found.lengthscale))
@@ -70,30 +60,3 @@ def start_orthogonal(
         D = D + variance_left(processes, table, scaling)
     basis.start(weight, S, D)
     model.likelihood.noise = torch.tensor(max(found.noise, _MIN_NOISE), dtype=torch.float64)
-
-
-def climb_likelihood(model: OrthogonalMixingModel, rows: Callable[[], Rows], num_cells: int, max_steps: int) -> History:
-    """Climb the log likelihood, or the bound with the best q(u), see `climb`.
-
-    With all rows at hand the best q(u) is known in closed form, so that a natural step of rate 1 before every
-    evaluation makes the bound a function of the other parameters alone.
-
-    Parameters
-    ----------
-    model
-        The model to train.
-    rows
-        All rows through the basis as it is now.
-    num_cells
-        Observed cells of the table.
-    max_steps
-        Most iterations.
-    """
-
-    def exact() -> ElboTerms:
-        total = model.log_likelihood(rows())
-        return ElboTerms(total, torch.zeros_like(total), torch.zeros_like(total))
-
-    if isinstance(model.processes, ExactProcesses):
-        return climb(model.parameters(), exact, num_cells, max_steps)
-    return climb(model.parameters(), lambda: model.bound(rows(), rate=1.0), num_cells, max_steps, natural_rate=1.0)

@@ -7,7 +7,7 @@ import torch
 
 import manygp
 from manygp.data import Grid
-from manygp.models import coarse_start
+from manygp.initialise import coarse as coarse_start
 from manygp.training import settle
 
 from ...laws import worlds
@@ -25,10 +25,10 @@ def many_inputs(rng, d=8, n=150, p=4):
 def begin(table, monkeypatch, coarse=False, **settings):
     """A model at its start, with or without a look at what inducing points leave open."""
     if not coarse:
-        monkeypatch.setattr("manygp.estimators.tlvmogp_start.coarsen", lambda *_: False)
-    torch.manual_seed(0)
-    estimator = manygp.TLVMOGP(latent_dim=2, standardize="output", **settings)
-    model, scaling = estimator._begin(table, np.random.default_rng(0))
+        monkeypatch.setattr("manygp.initialise.tlvmogp.coarsen", lambda *_: False)
+    # Neighbours see what inducing points leave open.
+    estimator = manygp.TLVMOGP(latent_dim=2, standardize="output", num_neighbors=0, **settings)
+    model, scaling = estimator._begin(table, np.random.default_rng(0), torch.Generator().manual_seed(0))
     monkeypatch.undo()
     return model, scaling, estimator._plan(table, scaling)
 

@@ -1,0 +1,74 @@
+"""Groups of cells and their neighbours, which follow a model as it learns what is near."""
+
+import numpy as np
+import torch
+
+from manygp.data import GroupPlan, Scaling, Table
+from manygp.data.groups import distinct_inputs
+from manygp.data.table import FloatArray
+from manygp.models import TransformedLatentModel
+from manygp.models.neighbors import ObservedCells
+
+__all__ = ["NeighborGroups"]
+
+# Cells of a group and of a batch, and the epochs before which groups are made anew.
+_GROUP_SIZE, _BATCH_CELLS, _ARRANGED = 32, 2700, (0, 3, 10, 30, 100)
+# Cells that are embedded at a time.
+_CHUNK_CELLS = 100_000
+
+
+class NeighborGroups:
+    """A plan of batches of groups, arranged by what a model takes for near.
+
+    Parameters
+    ----------
+    model
+        The model, which is trained meanwhile.
+    table, scaling
+        The observations and their scaling.
+    num_neighbors
+        Cells that a group is conditioned on.
+    device
+        Where the model is.
+    rng
+        Source of randomness.
+    """
+
+    def __init__(
+        self,
+        model: TransformedLatentModel,
+        table: Table,
+        scaling: Scaling,
+        num_neighbors: int,
+        device: torch.device,
+        rng: np.random.Generator,
+    ):
+        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors)
+        self._model, self._rng = model, rng
+        self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
+        self._row, self._output, y = table.cells(self.plan.places)
+        self._y = scaling.scale_y(y, self._output)
+
+    def arrange(self) -> None:
+        """Group the cells anew."""
+        self.plan.arrange(self._coordinates(), self._rng)
+
+    def before_epoch(self, epoch: int) -> None:
+        """Group the cells anew before some epochs."""
+        if epoch in _ARRANGED:
+            self.arrange()
+
+    def observed(self) -> ObservedCells:
+        """The cells that predictions are conditioned on."""
+        inputs = distinct_inputs(self.plan.table)
+        first = np.unique(inputs, return_index=True)[1]
+        parts = (inputs[self._row], self._output, self._y)
+        cells = ObservedCells.of(self._x[first].cpu(), *(torch.as_tensor(part) for part in parts))
+        return cells.to(self._x.device)
+
+    def _coordinates(self) -> FloatArray:
+        parts = []
+        for at in np.array_split(np.arange(len(self._row)), 1 + len(self._row) // _CHUNK_CELLS):
+            output = torch.as_tensor(self._output[at], device=self._x.device)
+            parts.append(self._model.coordinates_of(self._x[self._row[at]], output).cpu().numpy())
+        return np.concatenate(parts)

@@ -1,0 +1,106 @@
+"""The model of a T-LVMOGP from its settings and sizes, and the sizes of a model, as they are saved."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manygp.data.coordinates import CoordinateMap
+from manygp.embeddings import embedding_dim, make_embedding
+from manygp.kernels import make_kernel
+from manygp.likelihoods import Gaussian, Likelihood, likelihood_name, make_likelihood
+from manygp.models import TransformedLatentModel
+from manygp.models.coordinates import with_coordinates
+from manygp.models.neighbors import ObservedCells
+from manygp.terms import OwnPart, SharedShocks, Term
+from manygp.variational import CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
+
+if TYPE_CHECKING:
+    from manygp.estimators.tlvmogp import TLVMOGP
+
+__all__ = ["build_model", "chosen_likelihood", "sizes_of"]
+
+_JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
+# What outputs share at one input and no other: most directions of it, and the variance that it begins with.
+_SHOCKS, _SHOCK_VARIANCE = 2, 0.1
+
+
+def build_model(
+    settings: "TLVMOGP", sizes: dict[str, Any], generator: torch.Generator | None
+) -> TransformedLatentModel:
+    """An untrained model; the weights of its network are drawn from a generator, or zero."""
+    paper, h, p, d = settings.preset == "paper", sizes["latent_dim"], sizes["num_outputs"], sizes["num_features"]
+    bound: Any = sizes["spectral_bound"] if settings.spectral_bound == "auto" else settings.spectral_bound
+    embedding = make_embedding(settings.embedding, d + h, settings.num_blocks, bound, generator)
+    likelihood = make_likelihood(sizes.get("likelihood", settings.likelihood), p)
+    # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
+    jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
+    e, m = embedding_dim(embedding, d + h), sizes["num_inducing"]
+    gp = InducingGP(
+        make_kernel(settings.kernel, e, log_parameters=not paper),
+        torch.zeros(m, e),
+        CholeskyPosterior(m) if paper else NaturalPosterior(m),
+        sizes.get("jitter", jitter),
+        settings.bound,
+    )
+    latents = Latents(
+        p,
+        h,
+        settings.latent_posterior,
+        torch.zeros(p, h) if sizes["prior_mean"] else None,
+        settings.latent_prior_variance,
+        sparse=not paper,
+        relative=not paper,
+        shared_draws=paper,
+    )
+    num_neighbors = sizes.get("num_neighbors", 0)
+    model = TransformedLatentModel(
+        *(embedding, gp, latents, likelihood, torch.ones(d + h)),
+        has_levels=not (paper or likelihood.is_affine),
+        sparse=not paper,
+        linear_share=float(sizes.get("linear_share", 0.0)),
+        has_trend=sizes.get("trend", False),
+        terms=_terms(p, h, d) if num_neighbors else (),
+        num_neighbors=num_neighbors,
+    )
+    if sizes.get("row_effects") is not None:
+        rows, effects = sizes["row_effects"]
+        model.row_effects = RowEffects(rows, p, d, effects)
+    if sizes.get("observed") is not None:
+        model.observed = ObservedCells(*sizes["observed"])
+    if sizes["coordinates"] is not None:
+        with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
+    return model
+
+
+def _terms(num_outputs: int, latent_dim: int, num_features: int) -> list[Term]:
+    """What observations have beside f, which neighbours tell apart from it."""
+    return [
+        OwnPart(num_outputs, latent_dim, torch.ones(num_features)),
+        SharedShocks(num_outputs, latent_dim, min(_SHOCKS, num_outputs), _SHOCK_VARIANCE),
+    ]
+
+
+def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
+    """What `build_model` has to know of a model, as plain numbers, but for the name of its likelihood."""
+    latents, effects, cells = model.latents, model.row_effects, model.observed
+    return {
+        "num_features": len(model.units) - latents.dim,
+        "num_outputs": latents.num_outputs,
+        "latent_dim": latents.dim,
+        "num_inducing": len(model.gp.Z),
+        "num_neighbors": model.num_neighbors,
+        "spectral_bound": getattr(model.embedding, "spectral_bound", None),
+        "prior_mean": latents.prior_mean is not None,
+        "trend": model.slopes is not None,
+        "row_effects": None if effects is None else list(effects.mean.shape),
+        "observed": None if cells is None else [*cells.inputs.shape, len(cells.y)],
+        "coordinates": None if model.coordinates is None else model.coordinates.map.numbers(),
+        "linear_share": model.linear_share,
+        "jitter": model.gp.jitter,
+    }
+
+
+def chosen_likelihood(given: Any, likelihood: Likelihood) -> dict[str, str]:
+    """The name of the likelihood where it is not the one that was set."""
+    name = likelihood_name(likelihood)
+    return {"likelihood": name} if isinstance(given, str) and name != given else {}

@@ -1,0 +1,266 @@
+"""The survey of a table: all that models begin with, each fact computed once, when it is first asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from manygp.data import Scaling, Table
+from manygp.data.factorisation import Factorisation
+from manygp.data.table import FloatArray
+from manygp.initialise.evidence import Lengthscales, OutputSample
+from manygp.initialise.factorisers import Factoriser, make_factoriser
+from manygp.initialise.gaps import Gaps
+from manygp.initialise.pseudo_values import pseudo_values
+from manygp.initialise.rehearsal import RANKS, Choice, rehearse, rehearse_alone
+from manygp.initialise.trend import find_slopes, without_slopes
+from manygp.likelihoods import Likelihood
+
+__all__ = ["NoiseSpread", "Survey"]
+
+# Relative gain of held-out error that is not worth a factor. Pseudo-values are mostly noise, of which no rank explains
+# anything.
+_TOLERANCE, _PSEUDO_TOLERANCE = 0.02, 2e-3
+_MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
+# Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger, or not.
+_FLAT, _FAR_MORE, _ABOUT = 0.01, 2.0, 1.5
+# Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
+_LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
+_OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
+_SCALINGS: dict[bool | str, tuple[str, ...]] = {True: ("global", "completed", "output"), False: ("none",)}
+
+
+@dataclass(frozen=True)
+class NoiseSpread:
+    """How much the log noise of outputs differs: its prior variance, and a first guess of each output's deviation."""
+
+    variance: float
+    deviation: FloatArray
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether one noise level serves all outputs."""
+        return self.variance <= _LEAST_SPREAD
+
+
+class Survey:
+    """What a table tells before training, for any model and both layouts.
+
+    Every fact is computed when it is first asked for, and kept. Each has random numbers of its own, so that the order
+    in which they are asked for changes nothing. `print(survey)` asks for all of them.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    likelihood
+        What they are; where these are not real numbers on a scale of any unit, facts are those of pseudo-values of f.
+    rng
+        Source of randomness; one number of it is drawn.
+    standardize
+        As the setting of estimators: True lets held-out cells choose how outputs are scaled, False leaves inputs and
+        outputs as they are, "global", "output" and "completed" name a way.
+    max_rank
+        Largest rank to look for.
+    looks_for_trend
+        Whether slopes along the inputs are taken off first where they explain much.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        likelihood: Likelihood,
+        rng: np.random.Generator,
+        standardize: bool | str = True,
+        max_rank: int | None = None,
+        looks_for_trend: bool = False,
+    ):
+        self.table, self.likelihood, self.standardize = table, likelihood, standardize
+        self.max_rank, self.looks_for_trend = max_rank, looks_for_trend
+        self._seed = int(rng.integers(2**31))
+        self._kept: dict[Any, Any] = {}
+
+    # -- what is looked at -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """The pattern of what is missing."""
+        return Gaps.of(self.table, self.rng("gaps"))
+
+    @cached_property
+    def _pseudo(self) -> tuple[Table, FloatArray | None]:
+        if self.likelihood.is_affine:
+            return self.table, None
+        return pseudo_values(self.likelihood, self.table, self.rng("pseudo-values"))
+
+    @property
+    def levels(self) -> FloatArray | None:
+        """Levels of f (p,) behind counts or labels; None where observations are measurements."""
+        return self._pseudo[1]
+
+    @cached_property
+    def slopes(self) -> FloatArray | None:
+        """Slopes of every output along the inputs (p, d), in the table's units, where these explain much."""
+        return find_slopes(self.table) if self.looks_for_trend and self.levels is None else None
+
+    @cached_property
+    def values(self) -> Table:
+        """The observations, or pseudo-values less levels in their place; less the trend, if there is one."""
+        return self._pseudo[0] if self.slopes is None else without_slopes(self.table, self.slopes, self.rng("values"))
+
+    # -- rank, scaling, factors ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _factoriser(self) -> Factoriser:
+        return make_factoriser(self.values, self.rng("splits"))
+
+    @cached_property
+    def choice(self) -> Choice:
+        """Rank and scaling by held-out cells."""
+        is_affine, p = self.likelihood.is_affine, self.table.num_outputs
+        kinds = _SCALINGS.get(self.standardize, (str(self.standardize),))
+        if p == 1:
+            kind: Any = "output" if not is_affine or kinds[0] == "completed" else kinds[0]
+            found = Choice(1, Scaling.fit(self.values, inputs=kind != "none", outputs=kind), kind, np.inf)
+        else:
+            limit = min(RANKS[-1], p - 1, self.table.num_inputs - 1)
+            most = max(1, limit if self.max_rank is None else min(self.max_rank, limit))
+            tolerance = _TOLERANCE if is_affine else _PSEUDO_TOLERANCE
+            found = rehearse(self.values, self._factoriser, kinds if is_affine else ("none",), most, tolerance)
+        if is_affine:
+            return found
+        scaling = Scaling.fit(self.table, inputs=self.standardize is not False, outputs="none")
+        return replace(found, scaling=scaling, kind="none")
+
+    @property
+    def rank(self) -> int:
+        """Number of factors that predict held-out cells best."""
+        return self.choice.rank
+
+    @property
+    def scaling(self) -> Scaling:
+        """Centres and scales of inputs and outputs."""
+        return self.choice.scaling
+
+    def factors(self, rank: int | None = None) -> Factorisation | None:
+        """Factors of the values in scaled units, of the rank of the data by default; None for a single output."""
+        if self.table.num_outputs == 1:
+            return None
+        rank = self.rank if rank is None else rank
+        return self._once(("factors", rank), lambda: self._factoriser.factorise(self.scaling, rank))
+
+    # -- functions and noise ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def sample(self) -> OutputSample:
+        """Cells of a few outputs, by whose evidence lengthscales are found."""
+        return OutputSample.of(self.values, self.scaling, self.rng("evidence"))
+
+    @cached_property
+    def alone(self) -> Lengthscales:
+        """Lengthscales, signal and noise by the plain evidence of outputs by themselves."""
+        return self.sample.lengthscales()
+
+    def functions(
+        self,
+        factors: Factorisation | None,
+        has_effects: bool = False,
+        least_noise: float = _MIN_NOISE,
+        least_share: float = _MIN_NOISE_SHARE,
+    ) -> Lengthscales:
+        """Lengthscales of the inputs by evidence, with the noise that factors leave if there are some.
+
+        What factors leave is too small where they fit everything, so the noise is at least a share of their error on
+        held-out cells. If a model will have effects of single inputs (`has_effects`), what outputs share at one input
+        and at no other is for these to explain: where far more looks like noise to each output by itself than to the
+        factors, functions are those of that view.
+        """
+        error = self.choice.held_out_error
+        if factors is None:
+            found = self.sample.lengthscales(error)
+            return replace(found, noise=max(found.noise, least_noise))
+        noise = max(factors.noise_variance, least_share * error, least_noise)
+        if has_effects:
+            alone = self._once("noisiest", lambda: self.sample.lengthscales(tolerance=_FLAT))
+            if alone.noise > _FAR_MORE * max(noise, error):
+                return alone
+        # Where outputs by themselves tell about the same noise, they tell about the same functions.
+        is_same = has_effects and alone.noise <= _ABOUT * noise
+        found = alone if is_same else self._once(("functions", noise), lambda: self.sample.lengthscales(noise))
+        found = replace(found, noise=noise)
+        own = self._factoriser.lengthscale
+        return found if own is None else replace(found, lengthscale=own / self.scaling.x_scale)
+
+    def noise_spread(self, factors: Factorisation | None) -> NoiseSpread:
+        """Spread of the log noise over outputs, by what factors leave.
+
+        The log of a variance that n cells tell varies by 2/n, so that is taken off what residuals show, and each
+        output's deviation shrinks to the share that is left. Where few outputs make many factors, residuals tell
+        nothing, and any spread is possible; where outputs have few cells, nothing ever will.
+        """
+        table, none = self.values, np.zeros(self.table.num_outputs)
+        if table.num_outputs == 1:
+            return NoiseSpread(_LEAST_SPREAD, none)
+        if factors is None or table.num_outputs < _OUTPUTS_PER_FACTOR * factors.rank:
+            return NoiseSpread(1.0, none)
+        freedom = table.count_per_output() - float(factors.rank)
+        seen = freedom >= _LEAST_FREEDOM
+        if seen.sum() < _OUTPUTS_PER_FACTOR:
+            return NoiseSpread(_LEAST_SPREAD, none)
+        residual = factors.squared_errors(table, self.scaling, self.scaling.y_scale) / np.maximum(freedom, 1.0)
+        level = np.log(np.maximum(residual[seen], _MIN_NOISE))
+        chance = 2.0 / freedom[seen]
+        variance = float(np.clip(np.var(level) - chance.mean(), _LEAST_SPREAD, _MOST_SPREAD))
+        deviation = none
+        deviation[seen] = (level - level.mean()) * variance / (variance + chance)
+        return NoiseSpread(variance, deviation)
+
+    # -- outputs by themselves -------------------------------------------------------------------------------------
+
+    @cached_property
+    def own_scaling(self) -> Scaling:
+        """Centres and scales for models in which an output returns to its centre far from its own cells."""
+        is_affine, given = self.likelihood.is_affine, self.standardize
+        if is_affine and given is True and self.table.num_outputs > 1:
+            return rehearse_alone(self.values, self._factoriser)
+        outputs: Any = {True: "output", False: "none"}.get(given, given) if is_affine else "none"  # type: ignore[arg-type]
+        return Scaling.fit(self.table, inputs=given is not False, outputs=outputs)
+
+    @cached_property
+    def own_functions(self) -> Lengthscales:
+        """Lengthscales, signal and noise of outputs by themselves."""
+        return OutputSample.of(self.values, self.own_scaling, self.rng("evidence")).lengthscales()
+
+    # -- behind the scenes -----------------------------------------------------------------------------------------
+
+    def rng(self, fact: str) -> np.random.Generator:
+        """Random numbers of one fact."""
+        return np.random.default_rng([self._seed, *fact.encode()])
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return self._kept[key]
+
+    def __str__(self) -> str:
+        table, factors, choice = self.table, self.factors(), self.choice
+        found, spread = self.functions(factors), self.noise_spread(factors)
+        layout = f"{table.num_inputs:,} inputs x {table.num_outputs:,} outputs, {table.num_observed:,} cells"
+        lengthscale = ", ".join(f"{value:.3g}" for value in found.lengthscale * self.scaling.x_scale)
+        lines = [
+            f"table         {layout}, {table.num_features} input dimensions",
+            f"gaps          {self.gaps}",
+            f"rank          {choice.rank}, held-out error {choice.held_out_error:.3g} of unit variance",
+            f"scaling       {choice.kind}",
+            f"lengthscales  {lengthscale} in units of the inputs",
+            f"variances     signal {found.signal:.3g}, noise {found.noise:.3g}",
+            f"noise         {'one for all outputs' if spread.is_negligible else 'of each output its own'}",
+        ]
+        if self.levels is not None:
+            low, middle, high = np.quantile(self.levels, [0.0, 0.5, 1.0])
+            lines.insert(2, f"levels of f   {low:.3g} to {high:.3g}, median {middle:.3g}")
+        if self.slopes is not None:
+            lines.insert(2, "trend         linear along the inputs")
+        return "\n".join(lines)
