@@ -153,7 +153,9 @@ def test_info_tells_model_sizes_and_settings(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_keep_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     number = getattr(signal, name)
-    before = signal.getsignal(number)
+    # As on a terminal: whoever started the tests may have signals ignored.
+    heard = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    before = signal.signal(number, heard)
 
     def interrupt(self: object, epoch: int, total: int, bound_per_cell: float) -> None:
         if epoch == 3:
@@ -174,7 +176,16 @@ def test_signals_keep_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPa
     model = manygp.load(folder / "interrupted")
     assert len(model.history_) == 3
     assert model.history_.stop_reason == "interrupted"
-    assert signal.getsignal(number) == before
+    assert signal.signal(number, before) == heard
+
+
+def test_signals_that_are_ignored_stay_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminal.signals_go_to(signal.default_int_handler, "SIGTERM"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("command", ["fit", "predict"])

@@ -8,7 +8,6 @@ from manygp.errors import DataError, SettingError
 from .tables import grids, tables
 
 
-@pytest.mark.filterwarnings("ignore:.*too little to square")
 @given(tables)
 def test_the_way_there_and_back_is_the_identity(table):
     for outputs in ("output", "global", "none"):
@@ -20,7 +19,6 @@ def test_the_way_there_and_back_is_the_identity(table):
         assert (scaling.y_scale > 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:.*too little to square")
 @given(grids())
 def test_statistics_are_those_of_the_observed_cells(table):
     scaling = Scaling.fit(table)
