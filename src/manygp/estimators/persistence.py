@@ -30,7 +30,7 @@ __all__ = ["check_target", "load_estimator", "save"]
 # What a spoilt setting or size can end in.
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, TooLarge)
 # Building a model may take a few times the largest of its tensors, and so many operations for each of them.
-_SPARE_BYTES, _TIMES_LARGEST, _OPERATIONS = 2**22, 4, 500
+_SPARE_BYTES, _TIMES_LARGEST, _OPERATIONS = 2**22, 4, 150
 
 
 def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
