@@ -170,3 +170,8 @@ def test_conjugate_gradients_solve_many_systems_at_once(rng):
     right[2] = 0.0
     found = conjugate_gradients(lambda x: (H @ x.unsqueeze(-1)).squeeze(-1), torch.clone, right, 30, num_batch_dims=1)
     assert_close(found, torch.linalg.solve(H, right))
+
+
+def test_a_jitter_that_is_no_number_ends():
+    with pytest.raises(NumericalError):
+        safe_cholesky(torch.eye(3, dtype=torch.float64), float("nan"))
