@@ -28,7 +28,7 @@ def begin(table, monkeypatch, coarse=False, **settings):
         monkeypatch.setattr("manygp.estimators.tlvmogp_start.coarsen", lambda *_: False)
     torch.manual_seed(0)
     estimator = manygp.TLVMOGP(latent_dim=2, standardize="output", **settings)
-    model, scaling = estimator._begin(table, np.random.default_rng(0))
+    model, scaling = estimator._begin(table, np.random.default_rng(0), torch.Generator())
     monkeypatch.undo()
     return model, scaling, estimator._plan(table, scaling)
 
