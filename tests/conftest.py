@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    """Layers of networks draw their start from torch's global generator."""
+    """Modules that tests bring along draw their start from torch's global generator."""
     torch.manual_seed(20240229)
 
 

@@ -1,6 +1,7 @@
 """Broken folders give one sentence."""
 
 import copy
+import dataclasses
 import json
 import math
 import os
@@ -254,7 +255,8 @@ def test_sizes_that_are_bombs(folder, part, name, value):
     edit(folder, **{part: manifest_of(folder)[part] | {name: value}})
     started = time.perf_counter()
     refused(folder, "damaged")
-    assert time.perf_counter() - started < 5.0
+    # A moment, if nobody else is at work; a bomb would take for ever.
+    assert time.perf_counter() - started < 30.0
 
 
 def test_a_bomb_with_a_tensor_of_its_own(folder):
@@ -304,6 +306,14 @@ def test_the_first_format_can_be_loaded(old_folder):
     assert len(list(old_folder.iterdir())) == 2
     assert manifest_of(old_folder)["format"] == folders.FORMAT
     assert_same(manygp.load(old_folder), fitted("tlvmogp"))
+
+
+def test_the_first_format_need_not_say_what_the_axes_are(old_folder):
+    manifest = manifest_of(old_folder)
+    assert manifest.pop("axes") == json.loads(json.dumps(dataclasses.asdict(fitted("tlvmogp")._axes_)))
+    (old_folder / "manygp.json").write_text(json.dumps(manifest))
+    X = np.zeros((1, 1))
+    assert manygp.load(old_folder).predict_dist(X).to_xarray()["mean"].dims[-1] == "output"
 
 
 def test_the_first_format_is_checked_where_it_can_be(old_folder):

@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_no_trace_of_a_first_save(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("text")
-    with pytest.raises(ModelFileError, match=r"not a folder|could not be written"):
+    with pytest.raises(ModelFileError, match="could not be written"):
         fitted("tlvmogp").save(tmp_path / "file" / "model")
 
 
@@ -156,7 +156,7 @@ def test_folders_of_others_are_not_overwritten(tmp_path):
     (tmp_path / "file").write_text("text")
     with pytest.raises(ModelFileError, match=r"exists and is not a ManyGP model \(chapter.tex\)"):
         fitted("tlvmogp").save(tmp_path / "thesis")
-    with pytest.raises(ModelFileError, match="exists and is not a folder"):
+    with pytest.raises(ModelFileError, match="exists and is not a ManyGP model, nor a folder"):
         fitted("tlvmogp").save(tmp_path / "file")
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
     (tmp_path / "empty").mkdir()

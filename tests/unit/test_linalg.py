@@ -199,3 +199,8 @@ def test_pivots_are_where_most_variance_is_left(rng):
             known = chosen[:i]
             left = K - K[:, known] @ torch.linalg.solve(K[known][:, known], K[known]) if known else K
             assert int(left.diagonal().argmax()) == pivot
+
+
+def test_a_jitter_that_is_no_number_ends():
+    with pytest.raises(NumericalError):
+        safe_cholesky(torch.eye(3, dtype=torch.float64), float("nan"))

@@ -66,7 +66,9 @@ def check_target(path: Path, overwrite: bool = False) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
-        raise ModelFileError(f"{path} exists and is not a folder: choose another name.") from error
+        if not os.path.lexists(folder):
+            return
+        raise ModelFileError(f"{path} exists and is not a ManyGP model, nor a folder: choose another name.") from error
     except OSError as error:
         raise ModelFileError(f"{path} cannot be looked into ({_reason(error)}).") from error
     if overwrite:

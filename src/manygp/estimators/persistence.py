@@ -30,7 +30,7 @@ __all__ = ["check_target", "load_estimator", "save"]
 # What a spoilt setting or size can end in.
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, TooLarge)
 # Building a model may take a few times the largest of its tensors, and so many operations for each of them.
-_SPARE_BYTES, _TIMES_LARGEST, _OPERATIONS = 2**22, 4, 500
+_SPARE_BYTES, _TIMES_LARGEST, _OPERATIONS = 2**22, 4, 150
 
 
 def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
@@ -112,7 +112,7 @@ def _device_of(estimator: Estimator) -> torch.device:
         warnings.warn(
             f"The model has device={estimator.device!r}, which cannot be used here: it is loaded on the CPU.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return torch.device("cpu")
 

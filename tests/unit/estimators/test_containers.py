@@ -1,8 +1,5 @@
 """Predictions come back in the container that the fit was given."""
 
-import dataclasses
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -49,11 +46,6 @@ def test_dimensions_survive_a_file(model, tmp_path):
     loaded = manygp.load(tmp_path / "model")
     ask = [estimator.predict_dist(FIELD["time"]).to_xarray() for estimator in (model, loaded)]
     xarray.testing.assert_identical(*ask)
-    # A folder of an earlier version does not say what the axes are.
-    config = json.loads((tmp_path / "model" / "manygp.json").read_text())
-    assert config.pop("axes") == json.loads(json.dumps(dataclasses.asdict(model._axes_)))
-    (tmp_path / "model" / "manygp.json").write_text(json.dumps(config))
-    assert manygp.load(tmp_path / "model").predict_dist(FIELD["time"]).to_xarray()["mean"].dims == ("time", "output")
 
 
 def test_new_outputs_of_a_field_are_not_on_its_grid(model):
