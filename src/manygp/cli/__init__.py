@@ -9,7 +9,9 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Entry point of the `manygp` command."""
     # What is imported takes seconds, in which Ctrl-C should end the program without a word.
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from manygp.cli.commands import app
 
     signal.signal(signal.SIGINT, handler)
