@@ -36,6 +36,12 @@ def wait_for_epochs(process: subprocess.Popen, terminal: int) -> None:
         seen += os.read(terminal, 4096)
 
 
+def hear_everything() -> None:
+    """What runs in the background may ignore Ctrl-C, and so would its children."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(data: Path) -> tuple[subprocess.Popen, int]:
     """A fit in a terminal of its own."""
     ours, theirs = pty.openpty()
@@ -46,6 +52,7 @@ def start(data: Path) -> tuple[subprocess.Popen, int]:
         import termios
 
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        hear_everything()
 
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
@@ -101,6 +108,7 @@ def test_an_early_end_is_silent(data: Path, delay: float) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_everything,
     )
     assert process.stdout is not None
     process.stdout.readline()

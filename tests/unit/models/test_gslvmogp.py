@@ -94,7 +94,7 @@ def test_the_start_explains_most_before_any_training(rng, estimator):
     residual = scaling.scale_y(y, output) - mean.mean(0).numpy()
     assert np.mean(residual**2) < 0.03
     initialise_at_prior(model, torch.Generator())
-    assert_close(model.likelihood.noise, [0.01])
+    assert_close(model.likelihood.noise, torch.tensor([0.01], dtype=torch.float64))
 
 
 def test_inducing_points_follow_roughness_and_directions(rng):
