@@ -44,7 +44,7 @@ logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
 # Cells that "auto" conditions every cell on.
-_NEIGHBORS = 48
+_NEIGHBORS, _LEAST_CELLS = 48, 1000
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -64,7 +64,8 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise with preset "fast".
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least a thousand observed cells,
+        with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
         1 where there are many inputs for every weight of the network.
@@ -250,7 +251,9 @@ class TLVMOGP(AdaptiveEstimator):
     def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
         """Cells that every cell is conditioned on beside the inducing points."""
         is_known = isinstance(likelihood, Gaussian) and self.preset != "paper" and table.coordinates is None
-        wanted = _NEIGHBORS if isinstance(self.num_neighbors, str) else self.num_neighbors
+        wanted = self.num_neighbors
+        if isinstance(wanted, str):
+            wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS else 0
         return wanted if is_known else 0
 
     def _train(

@@ -290,6 +290,11 @@ class Predictor:
         if model.row_effects is not None:
             of_row, unknown = model.row_effects(x, outputs)
             mean, variance = mean + of_row, variance + unknown
+        # Away from neighbours nothing is known of the terms.
+        points = Points(x, outputs, torch.zeros_like(outputs), model.latents.means(outputs))
+        for term in model.terms:
+            if model.has_noise or not term.is_noise:
+                variance = variance + term.variance(points)
         return mean if level is None else mean + level, variance
 
 

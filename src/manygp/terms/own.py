@@ -1,6 +1,5 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
-import copy
 from collections.abc import Iterator
 
 import torch
@@ -59,8 +58,3 @@ class OwnPart(Term):
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         yield self.log_variance.deviation
-
-    def joined(self, count: int) -> "OwnPart":
-        new = copy.deepcopy(self)
-        new.log_variance.add_outputs(count)
-        return new

@@ -1,6 +1,5 @@
 """What outputs do together at one input and at no other."""
 
-import copy
 from collections.abc import Iterator
 
 import torch
@@ -55,8 +54,3 @@ class SharedShocks(Term):
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         yield self.loading.deviation
-
-    def joined(self, count: int) -> "SharedShocks":
-        new = copy.deepcopy(self)
-        new.loading.add_outputs(count)
-        return new

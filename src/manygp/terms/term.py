@@ -1,5 +1,6 @@
 """The interface of a term, and the cells that it is asked about."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -69,9 +70,27 @@ class Term(nn.Module):
         """Parameters with rows for each output."""
         raise NotImplementedError
 
+    def with_outputs(self, deviations: dict[str, Tensor]) -> Self:
+        """A copy with other deviations of outputs from what their latent vectors say."""
+        new = copy.deepcopy(self)
+        for name, rows in deviations.items():
+            new.get_submodule(name).deviation = nn.Parameter(rows)
+        return new
+
     def joined(self, count: int) -> Self:
         """A copy for so many outputs more, of which nothing is known but their latent vectors."""
-        raise NotImplementedError
+        return self.with_outputs(
+            {name: torch.cat([rows, rows.new_zeros(count, rows.shape[1])]) for name, rows in self._deviations()}
+        )
+
+    def for_outputs(self, count: int) -> Self:
+        """A copy for so many other outputs, of which nothing is known but their latent vectors."""
+        return self.with_outputs({name: rows.new_zeros(count, rows.shape[1]) for name, rows in self._deviations()})
+
+    def _deviations(self) -> Iterator[tuple[str, Tensor]]:
+        for name, part in self.named_modules():
+            if isinstance(part, RowValues):
+                yield name, part.deviation.detach()
 
 
 class RowValues(nn.Module):
@@ -105,8 +124,3 @@ class RowValues(nn.Module):
 
     def _deviations(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g k"]:
         return nn.functional.embedding(outputs, self.deviation, sparse=True)
-
-    def add_outputs(self, count: int) -> None:
-        """Make room for so many outputs more, without deviations."""
-        rest = self.deviation.new_zeros(count, self.deviation.shape[1])
-        self.deviation = nn.Parameter(torch.cat([self.deviation.detach(), rest]))
