@@ -24,7 +24,7 @@ from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
 from manygp.initialise import Survey
 from manygp.initialise.gmogp import cosine_similarity, initialise, start_means
-from manygp.initialise.inducing import sample_cells
+from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, make_likelihood
@@ -183,7 +183,10 @@ class GMOGP(TrainedEstimator):
             initialise(model, survey, found)
             # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
             attention.mean.requires_grad_(not likelihood.is_affine)
-        self._start_likelihood(model, table, scaling, _PAPER_NOISE_STD**2 if found is None else found.noise, rng)
+        noise = _PAPER_NOISE_STD**2 if found is None else found.noise
+        level = start_alone(model.likelihood, table, scaling, noise, rng)
+        if level is not None and found is not None:
+            start_means(attention, level)
         return model, scaling
 
     def _train(
@@ -214,17 +217,6 @@ class GMOGP(TrainedEstimator):
             return None if self.num_kernels is None else int(self.num_kernels)
         own = self.preset == "paper" or num_outputs <= _MAX_OWN_KERNELS
         return None if own else _NUM_SHARED_KERNELS
-
-    def _start_likelihood(
-        self, model: SparseIndependentModel, table: Table, scaling: Scaling, noise: float, rng: np.random.Generator
-    ) -> None:
-        if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
-            return
-        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
-        model.likelihood.start_from(y, output)
-        if self.preset != "paper" and not model.likelihood.is_affine:
-            start_means(_attention(model), model.likelihood.level(y, output, table.num_outputs))
 
     def _restore(self, sizes: dict[str, Any]) -> SparseIndependentModel:
         d, p, m, fast = sizes["num_features"], sizes["num_outputs"], sizes["num_inducing"], self.preset != "paper"

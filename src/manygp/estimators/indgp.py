@@ -25,7 +25,7 @@ from manygp.estimators.settings import (
 from manygp.estimators.standardize import check_scaled, published_scaling
 from manygp.estimators.trained import TrainedEstimator
 from manygp.initialise import Survey
-from manygp.initialise.inducing import sample_cells
+from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points, start_processes
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
@@ -271,24 +271,11 @@ class IndGP(TrainedEstimator):
             nn.init.normal_(model.processes.Z, generator=generator)
         else:
             start_processes(model.processes, table, scaling, found, rng)
-        self._start_likelihood(model, table, scaling, None if found is None else found.noise, rng)
+        noise = _PAPER_NOISE_STD**2 if found is None else found.noise
+        level = start_alone(model.likelihood, table, scaling, noise, rng)
+        if level is not None and model.bias is not None:
+            model.bias.data.copy_(level.unsqueeze(-1))
         return model, scaling
-
-    def _start_likelihood(
-        self,
-        model: SparseIndependentModel,
-        table: Table,
-        scaling: Scaling,
-        noise: float | None,
-        rng: np.random.Generator,
-    ) -> None:
-        if isinstance(model.likelihood, Gaussian):
-            model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2 if noise is None else noise, dtype=torch.float64)
-            return
-        _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, 100_000, rng))
-        model.likelihood.start_from(y, output)
-        if model.bias is not None:
-            model.bias.data.copy_(model.likelihood.level(y, output, table.num_outputs).unsqueeze(-1))
 
     def _make_likelihood(self, num_outputs: int) -> Any:
         if self.likelihood == "gaussian":

@@ -99,7 +99,8 @@ class OutputSample:
         """
         # Constant data have no noise at all, and no logarithm of it.
         max_noise, d = max(max_noise, _LEAST_NOISE), self.x.shape[-1]
-        few, values = self._thinned(), dict[float, tuple[float, FloatArray]]()
+        # Small differences take all cells to tell.
+        few, values = self if tolerance else self._thinned(), dict[float, tuple[float, FloatArray]]()
         tried = [(s, min(n, max_noise)) for s, n in ((*_STARTS, _WHITE) if tolerance else _STARTS)]
         for factor in _GRID:
             lengthscale = np.full(d, factor * math.sqrt(d))

@@ -25,6 +25,8 @@ class Gaps:
         Longest run of missing inputs as a share of all inputs, the median over outputs that have gaps.
     is_scattered
         Whether runs are no longer than gaps at random places would make them.
+    shares_inputs
+        Whether any two outputs were observed at one input.
     cells_per_output, cells_per_input
         Least, median and most.
     """
@@ -32,6 +34,7 @@ class Gaps:
     share: float
     longest: float
     is_scattered: bool
+    shares_inputs: bool
     cells_per_output: tuple[int, int, int]
     cells_per_input: tuple[int, int, int]
 
@@ -53,11 +56,15 @@ class Gaps:
             chance.append(max(np.log(n * (1.0 - q)) / -np.log(q), 1.0))
         is_scattered = bool(np.median(runs) <= _BEYOND_CHANCE * np.median(chance) + 1.0)
         longest = float(np.median(runs[1:] or runs)) / n
-        return cls(share, longest, is_scattered, _range(counts), _range(table.count_per_input()))
+        per_input = table.count_per_input()
+        shares_inputs = table.num_outputs == 1 or bool(per_input.max(initial=0) > 1)
+        return cls(share, longest, is_scattered, shares_inputs, _range(counts), _range(per_input))
 
     def __str__(self) -> str:
         pattern = "no cell is missing"
-        if self.share > 0.0:
+        if not self.shares_inputs:
+            pattern = "outputs have inputs of their own"
+        elif self.share > 0.0:
             kind = "scattered" if self.is_scattered else "in stretches"
             pattern = f"{self.share:.0%} missing, {kind}, longest run {self.longest:.0%} of the inputs"
         of_output, of_input = _spell(self.cells_per_output), _spell(self.cells_per_input)

@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
+from manygp.initialise.inducing import sample_cells
 from manygp.initialise.pseudo_values import exposure_at
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, make_likelihood
 from manygp.models.latent_variable import LatentVariableModel
 
-__all__ = ["likelihood_for", "start_likelihood"]
+__all__ = ["likelihood_for", "start_alone", "start_likelihood"]
 
 logger = logging.getLogger("manygp")
 
@@ -60,3 +63,16 @@ def start_likelihood(
         f = fit if level is None else level + fit
     y = np.asarray(scaling.scale_y(y, output), dtype=np.float64)
     model.likelihood.start_from(torch.as_tensor(y), outputs, f, exposure_at(table, row))
+
+
+@torch.no_grad()
+def start_alone(
+    likelihood: Likelihood, table: Table, scaling: Scaling, noise: float, rng: np.random.Generator
+) -> Float[Tensor, " p"] | None:
+    """Set the parameters of a likelihood around constants; returns levels of outputs that cannot be centred."""
+    if isinstance(likelihood, Gaussian):
+        likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+        return None
+    _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _LEAST_SAMPLE, rng))
+    likelihood.start_from(y, output)
+    return None if likelihood.is_affine else likelihood.level(y, output, table.num_outputs)

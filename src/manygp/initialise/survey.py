@@ -25,7 +25,7 @@ __all__ = ["NoiseSpread", "Survey"]
 _TOLERANCE, _PSEUDO_TOLERANCE = 0.02, 2e-3
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 # Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger, or not.
-_FLAT, _FAR_MORE, _ABOUT = 0.01, 2.0, 1.5
+_FLAT, _FAR_MORE, _ABOUT = 0.02, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
@@ -186,8 +186,8 @@ class Survey:
             alone = self._once("noisiest", lambda: self.sample.lengthscales(tolerance=_FLAT))
             if alone.noise > _FAR_MORE * max(noise, error):
                 return alone
-        # Where outputs by themselves tell about the same noise, they tell about the same functions.
-        is_same = has_effects and alone.noise <= _ABOUT * noise
+        # Where outputs by themselves tell about the same noise, below their signal, they tell the same functions.
+        is_same = has_effects and alone.noise <= min(_ABOUT * noise, alone.signal)
         found = alone if is_same else self._once(("functions", noise), lambda: self.sample.lengthscales(noise))
         found = replace(found, noise=noise)
         own = self._factoriser.lengthscale

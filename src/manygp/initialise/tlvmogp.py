@@ -1,5 +1,6 @@
 """Where T-LVMOGP begins: sizes and parameters from the survey of a table, or the paper's prior start."""
 
+import logging
 import math
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
+
+logger = logging.getLogger("manygp")
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear. Where places tell signals
 # from noise that are far smaller, they are as long as the noise asks for.
@@ -71,8 +74,9 @@ class Sizes:
 
     def likelihood(self, given: Likelihood) -> Likelihood:
         """Gaussian noise of each output's own, where it differs; otherwise as given."""
-        is_pooled = self.spread is not None and not self.spread.is_negligible
-        return PooledGaussian(len(self.spread.deviation)) if is_pooled and self.spread is not None else given
+        if self.spread is None or self.spread.is_negligible:
+            return given
+        return PooledGaussian(len(self.spread.deviation))
 
 
 def choose_sizes(
@@ -103,24 +107,21 @@ def choose_sizes(
         so that functions are those of outputs by themselves, and few inducing points are enough.
     """
     table, values, scaling = survey.table, survey.values, survey.scaling
-    dim: int = survey.rank if prior_dim is None else prior_dim
-    if prior_dim is None:
-        dim = max(dim, min(_LEAST_DIM, _dim_limit(table))) if isinstance(latent_dim, str) else latent_dim
-    is_placed = table.coordinates is not None and survey.levels is None and table.num_outputs > 1 and prior_dim is None
-    factors = None
+    is_open = isinstance(latent_dim, str) and prior_dim is None
+    dim = max(survey.rank, min(_LEAST_DIM, _dim_limit(table))) if is_open else prior_dim or int(latent_dim)
+    has_places = table.coordinates is not None and survey.levels is None and prior_dim is None
+    is_placed = has_places and isinstance(table, Grid) and table.num_outputs > 1
     if is_placed and isinstance(table, Grid):
-        if isinstance(latent_dim, str):
+        if is_open:
             common = Scaling.fit(values, outputs="global")
             dim = max(dim, choose_placed_dim(table, common, survey.rng("placed dimensions")))
-        factors = factorise_placed(table, scaling, dim, survey.rng("placed factors"))
+        factors: Factorisation | None = factorise_placed(table, scaling, dim, survey.rng("placed factors"))
         # Places have told what is noise better than cells could.
         found = survey.functions(factors, least_noise=_PLACED_NOISE, least_share=0.0)
     else:
-        is_placed = False
         factors = survey.factors(dim) if prior_dim is None else None
-        has_effects = looks_for_effects and survey.levels is None and factors is not None
-        has_effects = has_effects and has_row_effects(table, scaling, dim)
-        found = survey.functions(factors, has_effects)
+        may_have_effects = looks_for_effects and survey.levels is None and factors is not None
+        found = survey.functions(factors, may_have_effects and has_row_effects(table, scaling, dim))
     if has_neighbors:
         alone = survey.alone
         found = replace(alone, noise=max(min(found.noise, alone.noise), _NEIGHBOR_NOISE))
@@ -170,8 +171,11 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
     """Start in lengthscale units, with latents and noise from factors, Z from embedded cells, and levels and trend."""
     values, scaling, factors = survey.values, survey.scaling, sizes.factors
     _initialise_gp(model, survey, sizes, generator)
-    if not (sizes.is_placed or sizes.has_neighbors):
-        coarsen(model, values, scaling, survey.rng("coarse start"))
+    is_fine = sizes.is_placed or sizes.has_neighbors
+    if not is_fine and coarsen(model, values, scaling, survey.rng("coarse start")):
+        logger.info(
+            "%d inducing points leave far more open than the noise: a smoother start, by the bound", sizes.num_inducing
+        )
     if survey.slopes is not None:
         start_trend(model, values, scaling, factors, survey.slopes)
     if isinstance(model.likelihood, PooledGaussian) and sizes.spread is not None:
