@@ -27,7 +27,7 @@ _SHOCKS, _SHOCK_SCALE = 2, 0.1
 def build_model(
     settings: "TLVMOGP", sizes: dict[str, Any], generator: torch.Generator | None
 ) -> TransformedLatentModel:
-    """An untrained model; the weights of its network are drawn from a generator, or from one that is always the same."""
+    """An untrained model; what is random is drawn from a generator, or from one that is always the same."""
     paper, h, p, d = settings.preset == "paper", sizes["latent_dim"], sizes["num_outputs"], sizes["num_features"]
     bound: Any = sizes["spectral_bound"] if settings.spectral_bound == "auto" else settings.spectral_bound
     embedding = make_embedding(settings.embedding, d + h, settings.num_blocks, bound, generator)
