@@ -112,7 +112,7 @@ def _device_of(estimator: Estimator) -> torch.device:
         warnings.warn(
             f"The model has device={estimator.device!r}, which cannot be used here: it is loaded on the CPU.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return torch.device("cpu")
 
