@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "chosen_likelihood", "sizes_of"]
 
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
-# What outputs share at one input and no other: most directions of it, and the variance that it begins with.
-_SHOCKS, _SHOCK_VARIANCE = 2, 0.1
+# What outputs share at one input and no other: most directions of it, and the spread of its loadings.
+_SHOCKS, _SHOCK_SCALE = 2, 0.1
 
 
 def build_model(
     settings: "TLVMOGP", sizes: dict[str, Any], generator: torch.Generator | None
 ) -> TransformedLatentModel:
-    """An untrained model; the weights of its network are drawn from a generator, or zero."""
+    """An untrained model; what is random is drawn from a generator, or from one that is always the same."""
     paper, h, p, d = settings.preset == "paper", sizes["latent_dim"], sizes["num_outputs"], sizes["num_features"]
     bound: Any = sizes["spectral_bound"] if settings.spectral_bound == "auto" else settings.spectral_bound
     embedding = make_embedding(settings.embedding, d + h, settings.num_blocks, bound, generator)
@@ -59,7 +59,7 @@ def build_model(
         sparse=not paper,
         linear_share=float(sizes.get("linear_share", 0.0)),
         has_trend=sizes.get("trend", False),
-        terms=_terms(p, h, d) if num_neighbors else (),
+        terms=_terms(p, h, d, generator) if num_neighbors else (),
         num_neighbors=num_neighbors,
     )
     if sizes.get("row_effects") is not None:
@@ -72,11 +72,11 @@ def build_model(
     return model
 
 
-def _terms(num_outputs: int, latent_dim: int, num_features: int) -> list[Term]:
+def _terms(num_outputs: int, latent_dim: int, num_features: int, generator: torch.Generator | None) -> list[Term]:
     """What observations have beside f, which neighbours tell apart from it."""
     return [
         OwnPart(num_outputs, latent_dim, torch.ones(num_features)),
-        SharedShocks(num_outputs, latent_dim, min(_SHOCKS, num_outputs), _SHOCK_VARIANCE),
+        SharedShocks(num_outputs, latent_dim, min(_SHOCKS, num_outputs), _SHOCK_SCALE, generator),
     ]
 
 

@@ -71,7 +71,7 @@ def start_alone(
 ) -> Float[Tensor, " p"] | None:
     """Set the parameters of a likelihood around constants; returns levels of outputs that cannot be centred."""
     if isinstance(likelihood, Gaussian):
-        likelihood.noise = torch.tensor(noise)
+        likelihood.noise = torch.tensor(noise, dtype=torch.float64)
         return None
     _, output, y = (torch.as_tensor(part) for part in sample_cells(table, scaling, _LEAST_SAMPLE, rng))
     likelihood.start_from(y, output)

@@ -171,8 +171,11 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
     """Start in lengthscale units, with latents and noise from factors, Z from embedded cells, and levels and trend."""
     values, scaling, factors = survey.values, survey.scaling, sizes.factors
     _initialise_gp(model, survey, sizes, generator)
-    if not (sizes.is_placed or sizes.has_neighbors):
-        coarsen(model, values, scaling, survey.rng("coarse start"))
+    is_fine = sizes.is_placed or sizes.has_neighbors
+    if not is_fine and coarsen(model, values, scaling, survey.rng("coarse start")):
+        logger.info(
+            "%d inducing points leave far more open than the noise: a smoother start, by the bound", sizes.num_inducing
+        )
     if survey.slopes is not None:
         start_trend(model, values, scaling, factors, survey.slopes)
     if isinstance(model.likelihood, PooledGaussian) and sizes.spread is not None:

@@ -100,7 +100,8 @@ def model_of_new_outputs(
         if new.row_effects is not None:
             new.row_effects = new.row_effects.with_new_outputs(len(mean), alone=True)
         # No cell of theirs is known, and latent vectors that are hardly known have no neighbours.
-        new.terms, new.observed = nn.ModuleList(term.for_outputs(len(mean)) for term in model.terms), None
+        new.set_terms([term.for_outputs(len(mean)) for term in new.terms])
+        new.observed = None
     return new
 
 
@@ -142,7 +143,7 @@ def joined_model(
         joined.own_slopes = torch.cat([own, own.new_zeros(len(mean), own.shape[1])])
     if model.row_effects is not None:
         joined.row_effects = model.row_effects.with_new_outputs(len(mean))
-    joined.terms = nn.ModuleList(term.joined(len(mean)) for term in model.terms)
+    joined.set_terms([term.joined(len(mean)) for term in model.terms])
     if model.level is not None and model.prior_level is not None:
         joined.level = nn.Parameter(torch.cat([model.level, level.unsqueeze(-1)]))
         joined.prior_level = torch.cat([model.prior_level, level.unsqueeze(-1)])

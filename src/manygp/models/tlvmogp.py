@@ -112,12 +112,17 @@ class TransformedLatentModel(LatentVariableModel):
         super().__init__(latents, likelihood, units, has_levels=has_levels, sparse=sparse)
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
-        self.terms, self.num_neighbors = cast("Sequence[Term]", nn.ModuleList(terms)), num_neighbors
+        self.set_terms(terms)
+        self.num_neighbors = num_neighbors
         self.observed, self.has_noise = None, True
         flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
         self.slopes = nn.Parameter(flat) if has_trend else None
         self.row_effects = None
         self.register_buffer("own_slopes", flat.new_zeros(latents.num_outputs, len(flat)) if has_trend else None)
+
+    def set_terms(self, terms: Sequence[Term]) -> None:
+        """Have these terms and no others."""
+        self.terms = cast("Sequence[Term]", nn.ModuleList(terms))
 
     @property
     def num_parameters(self) -> int:
@@ -190,14 +195,14 @@ class TransformedLatentModel(LatentVariableModel):
         outputs, at = batch.outputs.index_select(0, batch.column), batch.groups.index.flatten()
         # Neighbours would not be alike at draws of their own.
         h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True)
-        e, trend = self.embed(batch.x, h), self.trend(batch.x, h, outputs)
+        # What inducing points leave are differences, in which single precision has no digits.
+        x, y, shape = batch.x.double(), batch.y.double(), batch.groups.index.shape
+        e, trend = self.embed(x, h), self.trend(x, h, outputs)
         A = self.explained(e)
-        cells = Points(batch.x, outputs, batch.row, h)
-        shape = batch.groups.index.shape
-        group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in (cells.x, outputs, cells.row, h)))
+        group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in (x, outputs, batch.row, h)))
         R = self.covariance(group, e.index_select(0, at).unflatten(0, shape))
         R = R + torch.diag_embed(self.noise_of(group.outputs))
-        return VecchiaEvidence.from_groups(A, R, batch.y if trend is None else batch.y - trend, batch.groups)
+        return VecchiaEvidence.from_groups(A, R, y if trend is None else y - trend, batch.groups)
 
     def noise_of(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
         """Noise variance of cells of some outputs, for groups, which are of Gaussian observations."""

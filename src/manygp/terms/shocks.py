@@ -23,7 +23,7 @@ class SharedShocks(Term):
     scale
         Standard deviation of the deviations δ_p, and of the loadings to start from.
     generator
-        Source of the loadings to start from: at zero, all gradients are zero.
+        Source of the loadings to start from, for at zero all gradients are zero; None is one that is always the same.
     """
 
     is_noise = True
@@ -34,7 +34,7 @@ class SharedShocks(Term):
         super().__init__()
         self.loading = RowValues(num_outputs, latent_dim, rank, spread=scale**2)
         with torch.no_grad():
-            self.loading.deviation.normal_(0.0, scale, generator=generator)
+            self.loading.deviation.normal_(0.0, scale, generator=generator or torch.Generator())
 
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
