@@ -25,7 +25,7 @@ from manygp.likelihoods import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from manygp.variational import CholeskyPosterior, GaussianEvidence, NaturalPosterior, Posterior, SiteEvidence
+from manygp.variational import CholeskyPosterior, GaussianEvidence, NaturalPosterior, Posterior, SiteEvidence, VecchiaEvidence
 
 # -- kernels: by the number of dimensions they are made for ------------------------------------------------------------
 
@@ -105,13 +105,14 @@ PREDICTION_LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = LIKELIHOODS | {
 
 LATENT_POSTERIORS = ("full", "diagonal", "point")
 POSTERIORS: dict[str, Callable[[int], Posterior]] = {"natural": NaturalPosterior, "cholesky": CholeskyPosterior}
-EVIDENCES = (GaussianEvidence, SiteEvidence)
+EVIDENCES = (GaussianEvidence, SiteEvidence, VecchiaEvidence)
 
 # -- hand-written backwards: `laws/test_gradients.py` has a case for each ----------------------------------------------
 
 AUTOGRAD_FUNCTIONS = (
     "_Stationary",
     "_Explained",
+    "_Projected",
     "_WithGradients",
     "_LogEvidence",
 )

@@ -32,7 +32,7 @@ from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
-from manygp.models.calibration import calibrate_noise
+from manygp.models.calibration import calibrate_beside_neighbors, calibrate_noise
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
 from manygp.training import History, settle
@@ -43,8 +43,9 @@ __all__ = ["TLVMOGP"]
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
-# Cells that "auto" conditions every cell on.
-_NEIGHBORS, _LEAST_CELLS = 48, 1000
+# Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
+# all detail, and latent vectors are too little known to be taken at their means.
+_NEIGHBORS, _LEAST_CELLS = 48, 2000
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -64,7 +65,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least a thousand observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 2,000 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
@@ -285,6 +286,10 @@ class TLVMOGP(AdaptiveEstimator):
         groups.arrange()
         settle(model, groups.plan, dtype=dtype, device=device, seed=seed)
         model.observed = groups.observed()
+        if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
+            with undone_by_interrupts(model, history):
+                factor = calibrate_beside_neighbors(model, np.random.default_rng(seed))
+                logger.info("noise variance times %.2f, by cells left out one at a time", factor)
         return history
 
     def _corrects_likelihood(self, table: Table, epochs: float) -> bool:

@@ -17,12 +17,15 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
+from manygp.models.neighbors import NeighborPredictor
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
 
-__all__ = ["LeftOut", "calibrate_noise", "leave_out"]
+__all__ = ["LeftOut", "calibrate_beside_neighbors", "calibrate_noise", "leave_out"]
 
 # Cells that are left out, one at a time, and fewer of which, or a smaller share, say nothing.
 _MOST_CELLS, _LEAST_CELLS, _LEAST_KEPT = 10_000, 20, 0.9
+# The same of cells that neighbours are asked about.
+_NEIGHBOR_CELLS = 2000
 # Gaps that are looked at, and how much more variance they may have than cells left out, if these are to speak for them.
 _MOST_GAPS, _LIKE = 2000, 1.25
 # Factors of the noise to choose from, those near 1 first. A training that was cut short may have left it far too small,
@@ -135,6 +138,39 @@ def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scalin
     if gaps is not None and float((gaps.log().mean() - variance.log().mean()).exp()) > _LIKE:
         # What is missing is farther from all that is observed than single cells are from each other.
         return 1.0
+    return _rescale_noise(model, left_out)
+
+
+@torch.no_grad()
+def calibrate_beside_neighbors(model: TransformedLatentModel, rng: np.random.Generator) -> float:
+    """As `calibrate_noise`, by what their neighbours say about observed cells."""
+    assert isinstance(model.likelihood, Gaussian)
+    assert model.observed is not None
+    if model.likelihood.is_fixed:
+        return 1.0
+    chosen = np.sort(rng.permutation(len(model.observed.y))[:_NEIGHBOR_CELLS])
+    cells = torch.as_tensor(chosen, device=model.observed.y.device)
+    mean, known, left = NeighborPredictor(model, model.num_neighbors, True).without(cells)
+    noise = model.noise_of(model.observed.output[cells].long())
+    # q(v) and q(h) have seen the cell, which then had the noise that neighbours leave.
+    rest = 1.0 - known / (left + noise)
+    kept = rest > _LEAST_REST
+    if kept.sum() < _LEAST_CELLS or kept.double().mean() < _LEAST_KEPT:
+        return 1.0
+    residual = (model.observed.y[cells] - mean) / rest
+    return _rescale_noise(model, LeftOut(residual[kept], (known / rest + left)[kept], noise[kept]))
+
+
+def _rescale_noise(model: TransformedLatentModel, left_out: LeftOut) -> float:
+    """Multiply the noise by the factor that suits cells left out."""
+    assert isinstance(model.likelihood, Gaussian)
+    factor = _best_factor(left_out)
+    model.likelihood.noise = model.likelihood.noise * factor
+    return factor
+
+
+def _best_factor(left_out: LeftOut) -> float:
+    """Of all factors under which cells left out are as likely as under the best, the one nearest 1."""
     densities = {factor: left_out.log_density(factor) for factor in _FACTORS}
     best = densities[max(densities, key=lambda factor: float(densities[factor].mean()))]
 
@@ -142,6 +178,4 @@ def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scalin
         loss = best - densities[factor]
         return float(loss.mean()) <= float(loss.std()) / len(loss) ** 0.5
 
-    factor = next(factor for factor in _FACTORS if is_as_good(factor))
-    model.likelihood.noise = model.likelihood.noise * factor
-    return factor
+    return next(factor for factor in _FACTORS if is_as_good(factor))

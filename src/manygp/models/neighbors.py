@@ -119,22 +119,35 @@ class NeighborPredictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
         """Means and variances of f and the terms at cells (x, outputs)."""
-        mean, variance = x.new_empty(1, len(x)), x.new_empty(1, len(x))
-        size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN) * len(self.model.gp.Z)))
-        for begin in range(0, len(x), size):
-            rows = slice(begin, begin + size)
-            mean[0, rows], variance[0, rows] = self._some(x[rows], outputs[rows])
-        return mean, variance
+        mean, known, left = self._parts(x, outputs, torch.full_like(outputs, -1))
+        return mean.unsqueeze(0), (known + left).unsqueeze(0)
 
-    def _some(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def without(self, cells: Int[Tensor, " b"]) -> tuple[Tensor, Tensor, Tensor]:
+        """What neighbours say about observed cells: means, variances due to q(v) and q(h), and other variances."""
+        row, output = self.cells.row[cells].long(), self.cells.output[cells].long()
+        return self._parts(self.cells.inputs[row], output, cells)
+
+    def _parts(self, x: Tensor, outputs: Tensor, without: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN) * len(self.model.gp.Z)))
+        parts = [
+            self._some(*chunk) for chunk in zip(*(part.split(size) for part in (x, outputs, without)), strict=True)
+        ]
+        mean, known, left = (torch.cat(part) for part in zip(*parts, strict=True))
+        return mean, known, left
+
+    def _some(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         model, q = self.model, self.q
         found = torch.as_tensor(self._candidates(x, outputs), device=x.device)
+        found = torch.where(found == without.unsqueeze(-1), -1, found)
         # Cells that occur again and again are embedded once.
         cells, index = found.clamp(min=0).unique(return_inverse=True)
         row, output = self.cells.row[cells].long(), self.cells.output[cells].long()
-        known = Points(self.cells.inputs[row], output, row, self.h[output])
+        given = Points(self.cells.inputs[row], output, row, self.h[output])
         asked = Points(x, outputs, self._rows(x), self.h[outputs])
-        both = Points(*(torch.cat(pair) for pair in zip(vars(known).values(), vars(asked).values(), strict=True)))
+        both = Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
         e, A, mean, slope = self._explained(both)
         n, at = len(cells), torch.arange(len(x), device=x.device).unsqueeze(-1)
         near = self._nearest(both, e, A, n + at, index, found >= 0)
@@ -154,9 +167,9 @@ class NeighborPredictor:
         d = (own - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
         # What is left of everything that neighbours tell about as well: weights 1 and −b
         weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
-        left = (weight * A).sum(1)
-        variance = ((left @ q.covariance) * left).sum(-1) + d
-        return μ, variance + self._of_latents(group, slope[at], weight)
+        row = (weight * A).sum(1)
+        known = ((row @ q.covariance) * row).sum(-1) + self._of_latents(group, slope[at], weight)
+        return μ, known, d
 
     def _candidates(self, x: Tensor, outputs: Tensor) -> IntArray:
         h = self.h[outputs].cpu().numpy() / self._h_unit

@@ -191,7 +191,7 @@ def test_beside_neighbours_functions_are_those_of_outputs_by_themselves(rng):
     assert choose_sizes(survey, num_inducing=200, has_neighbors=True).num_inducing == 200
 
 
-@pytest.mark.parametrize(("settings", "has"), [({}, True), ({"num_neighbors": 0}, False)], ids=["neighbours", "none"])
+@pytest.mark.parametrize(("settings", "has"), [({"num_neighbors": 12}, True), ({}, False)], ids=["neighbours", "none"])
 def test_terms_begin_with_lengthscales_and_noise_of_the_data(rng, monkeypatch, settings, has):
     """Where there are neighbours, there are terms beside the GP, and the start is not made coarser."""
     coarsened = []
@@ -207,6 +207,6 @@ def test_terms_begin_with_lengthscales_and_noise_of_the_data(rng, monkeypatch, s
 
 @pytest.mark.parametrize("settings", [{"likelihood": "student-t"}, {"preset": "paper"}], ids=["likelihood", "paper"])
 def test_only_gaussian_noise_has_neighbours(rng, settings):
-    estimator = manygp.TLVMOGP(latent_dim=2, num_inducing=8, **settings)
+    estimator = manygp.TLVMOGP(latent_dim=2, num_inducing=8, num_neighbors=12, **settings)
     model, _ = estimator._begin(low_rank(rng), np.random.default_rng(0), torch.Generator().manual_seed(0))
     assert (model.num_neighbors, len(model.terms)) == (0, 0)
