@@ -25,7 +25,14 @@ from manygp.likelihoods import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from manygp.variational import CholeskyPosterior, GaussianEvidence, NaturalPosterior, Posterior, SiteEvidence, VecchiaEvidence
+from manygp.variational import (
+    CholeskyPosterior,
+    GaussianEvidence,
+    NaturalPosterior,
+    Posterior,
+    SiteEvidence,
+    VecchiaEvidence,
+)
 
 # -- kernels: by the number of dimensions they are made for ------------------------------------------------------------
 
