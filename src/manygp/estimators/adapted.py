@@ -139,7 +139,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
             features = self._features(output_coordinates, names)
             prior = numbers_at(self.model_, features)
         found = self._adapted(table, population, base, unit, prior)
-        new = self._joined(table, found, names, population.extras, base, unit)
+        new = self._joined(found, names, population.extras, base, unit)
         if features is not None and prior is not None:
             add_places(new.model_, features, *prior)
         return new
@@ -262,9 +262,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
             None if table.exposure is None else self._tensor(table.exposure[row]),
         )
 
-    def _joined(
-        self, table: Grid, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float
-    ) -> Self:
+    def _joined(self, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float) -> Self:
         h = self.model_.latents.dim
         mean, covariance, extra = found.mean[:, :h], found.covariance[:, :h, :h], found.mean[:, h:]
         level = extra[:, 0] if extras == "level" else torch.zeros_like(mean[:, 0])
@@ -275,12 +273,6 @@ class AdaptiveEstimator(LatentVariableEstimator):
             center, scale = moved_scales(base, unit, extra)
         old = self.scaling_
         new._scale(replace(old, y_center=np.append(old.y_center, center), y_scale=np.append(old.y_scale, scale)))
-        if model.observed is not None:
-            # What is observed of new outputs tells about their other cells, as that of the outputs of the fit does.
-            row, column, y = table.cells(table.places())
-            output = self.n_outputs_ + column
-            x, values = self._tensor(old.scale_x(table.X[row])), self._tensor(new.scaling_.scale_y(y, output))
-            model.observed = model.observed.joined(x, torch.as_tensor(output, device=x.device), values)
         return new
 
     def _names_behind(self, table: Grid, given: Any, Y: Any) -> tuple[Hashable, ...]:

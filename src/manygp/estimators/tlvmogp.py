@@ -252,6 +252,8 @@ class TLVMOGP(AdaptiveEstimator):
     def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
         """Cells that every cell is conditioned on beside the inducing points."""
         is_known = isinstance(likelihood, Gaussian) and self.preset != "paper" and table.coordinates is None
+        # The tight bound makes up for what neighbours do not leave open.
+        is_known = is_known and self.bound == "standard"
         wanted = self.num_neighbors
         if isinstance(wanted, str):
             wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS else 0

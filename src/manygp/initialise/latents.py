@@ -32,17 +32,19 @@ def linear_latents(
     signal: float,
     prior_variance: float,
     bounds: tuple[float, float],
+    unexplained: float = 0.0,
 ) -> LinearLatents:
     """A kernel over latent vectors at the loadings of `row_factors` (n, h), and what cells leave open of these.
 
     Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
     should not exceed the noise. σ² is the variance of the signal at least, of which outputs that are much alike share
-    all but v. `bounds` are those of u².
+    all but v. `bounds` are those of u². What factors leave `unexplained` beyond the noise is no part of what outputs
+    share, so v is at least that.
     """
     D = row_factors.shape[1]
     power = np.square(row_factors).mean(0)
-    v = max(float(power.sum()), noise)
+    v = max(float(power.sum()), noise, unexplained - noise)
     u2 = max(float(np.clip(0.5 * v * D / noise, *bounds)), signal * D / v)
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
@@ -51,5 +53,7 @@ def linear_latents(
     # Σ_p = (I / s + Σ_n u_n u_nᵀ / σ²)⁻¹, what cells leave open in a linear model
     gram = table.sum_by_output((row_factors[:, :, None] * row_factors[:, None, :]).reshape(-1, D * D))
     precision = torch.as_tensor(gram).view(-1, D, D) / noise
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance)
+    # Functions of variance v − Σ power that factors have missed tell about h in all directions alike.
+    missed = torch.as_tensor(table.count_per_output()) * (v - min(float(power.sum()), v)) / D / noise
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance + missed.unsqueeze(-1))
     return LinearLatents(lengthscale, v * u2 / D, safe_cholesky(torch.cholesky_inverse(safe_cholesky(precision))))

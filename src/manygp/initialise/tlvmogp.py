@@ -198,7 +198,8 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         shortest, longest = _SQUARED_LENGTHSCALES
         bounds = (shortest, longest if model.coordinates is None else np.inf)
         prior_variance, row_factors = model.latents.prior_variance, sizes.factors.row_factors
-        start = linear_latents(table, row_factors, noise, outputscale, prior_variance, bounds)
+        unexplained = sizes.factors.noise_variance if sizes.has_neighbors else 0.0
+        start = linear_latents(table, row_factors, noise, outputscale, prior_variance, bounds, unexplained)
         latent_lengthscale, outputscale = start.lengthscale, start.outputscale
         model.latents.mean.copy_(torch.as_tensor(sizes.factors.loadings))
         model.latents.set_factor(start.factor)

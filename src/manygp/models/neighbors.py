@@ -70,15 +70,6 @@ class ObservedCells(nn.Module):
             getattr(cells, name).copy_(values)
         return cells
 
-    def joined(self, x: Float[Tensor, "b d"], output: Int[Tensor, " b"], y: Float[Tensor, " b"]) -> "ObservedCells":
-        """These cells and others, at inputs that may be known or not."""
-        found = KnownInputs(self.inputs).find(x)
-        is_new = found < 0
-        fresh, number = x[is_new].unique(dim=0, return_inverse=True)
-        found[is_new] = len(self.inputs) + number
-        rows, outputs = torch.cat([self.row, found.int()]), torch.cat([self.output, output.int()])
-        return ObservedCells.of(torch.cat([self.inputs, fresh]), rows, outputs, torch.cat([self.y, y])).to(y.device)
-
 
 class NeighborPredictor:
     """Mean and variance of any cells given q(v) and the observed cells around them.
