@@ -15,7 +15,6 @@ __all__ = ["draw"]
 
 _MONTHS = calendar.month_name[1:]
 _NUM_SERIES = 6
-_STEPS_PER_MONTH = 4
 
 
 def draw(folder: Path, stations: Stations, model: TLVMOGP, prediction: Prediction) -> list[Path]:
@@ -51,12 +50,11 @@ def _map(stations: Stations, prediction: Prediction) -> Figure:
 def _series(stations: Stations, model: TLVMOGP) -> Figure:
     """Six stations with long gaps, from south to north."""
     chosen = _with_long_gaps(stations)
-    first, last = stations.X[0, 0], stations.X[-1, 0]
-    x = np.linspace(first, last, _STEPS_PER_MONTH * (len(stations.X) - 1) + 1)[:, None]
-    prediction = model.predict_dist(x, outputs=[stations.output_names[i] for i in chosen])
+    # Means of months have no values in between, where the weather of no month is known.
+    prediction = model.predict_dist(stations.X, outputs=[stations.output_names[i] for i in chosen])
     held_out = np.where(stations.missing, stations.complete, np.nan)
     return plot_series(
-        x,
+        stations.X,
         prediction.mean,
         prediction.interval(0.9),
         data_x=stations.X,
