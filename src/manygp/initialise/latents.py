@@ -53,7 +53,8 @@ def linear_latents(
     # Σ_p = (I / s + Σ_n u_n u_nᵀ / σ²)⁻¹, what cells leave open in a linear model
     gram = table.sum_by_output((row_factors[:, :, None] * row_factors[:, None, :]).reshape(-1, D * D))
     precision = torch.as_tensor(gram).view(-1, D, D) / noise
-    # Functions of variance v − Σ power that factors have missed tell about h in all directions alike.
-    missed = torch.as_tensor(table.count_per_output()) * (v - min(float(power.sum()), v)) / D / noise
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance + missed.unsqueeze(-1))
+    # What factors have missed of the functions tells about h in all directions alike.
+    missed = max(unexplained - noise - float(power.sum()), 0.0)
+    counts = torch.as_tensor(table.count_per_output()).unsqueeze(-1)
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance + counts * missed / D / noise)
     return LinearLatents(lengthscale, v * u2 / D, safe_cholesky(torch.cholesky_inverse(safe_cholesky(precision))))
