@@ -1,9 +1,7 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
-from collections.abc import Iterator
-
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.kernels import stationary
@@ -52,9 +50,3 @@ class OwnPart(Term):
 
     def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
         return (0.5 * self.log_variance(points.outputs, points.h)).exp()
-
-    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        return self.log_variance.negative_log_prior(outputs)
-
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        yield self.log_variance.deviation

@@ -1,10 +1,8 @@
 """What outputs do together at one input and at no other."""
 
-from collections.abc import Iterator
-
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from manygp.terms.term import Points, RowValues, Term
 
@@ -48,9 +46,3 @@ class SharedShocks(Term):
 
     def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
         return self.loading(points.outputs, points.h)
-
-    def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        return self.loading.negative_log_prior(outputs)
-
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        yield self.loading.deviation

@@ -64,33 +64,32 @@ class Term(nn.Module):
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """−log of the prior of what belongs to each output."""
-        raise NotImplementedError
+        return torch.stack([values.negative_log_prior(outputs) for values in self._row_values()]).sum(0)
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with rows for each output."""
-        raise NotImplementedError
-
-    def with_outputs(self, deviations: dict[str, Tensor]) -> Self:
-        """A copy with other deviations of outputs from what their latent vectors say."""
-        new = copy.deepcopy(self)
-        for name, rows in deviations.items():
-            new.get_submodule(name).deviation = nn.Parameter(rows)
-        return new
+        for values in self._row_values():
+            yield values.deviation
 
     def joined(self, count: int) -> Self:
         """A copy for so many outputs more, of which nothing is known but their latent vectors."""
-        return self.with_outputs(
-            {name: torch.cat([rows, rows.new_zeros(count, rows.shape[1])]) for name, rows in self._deviations()}
-        )
+        return self._copy(count, alone=False)
 
     def for_outputs(self, count: int) -> Self:
         """A copy for so many other outputs, of which nothing is known but their latent vectors."""
-        return self.with_outputs({name: rows.new_zeros(count, rows.shape[1]) for name, rows in self._deviations()})
+        return self._copy(count, alone=True)
 
-    def _deviations(self) -> Iterator[tuple[str, Tensor]]:
-        for name, part in self.named_modules():
-            if isinstance(part, RowValues):
-                yield name, part.deviation.detach()
+    def _copy(self, count: int, alone: bool) -> Self:
+        new = copy.deepcopy(self)
+        for values in new._row_values():
+            rows = values.deviation.detach()
+            fresh = rows.new_zeros(count, rows.shape[1])
+            values.deviation = nn.Parameter(fresh if alone else torch.cat([rows, fresh]))
+        return new
+
+    def _row_values(self) -> "Iterator[RowValues]":
+        """All numbers of the term that differ between outputs."""
+        return (part for part in self.modules() if isinstance(part, RowValues))
 
 
 class RowValues(nn.Module):

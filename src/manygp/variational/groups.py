@@ -27,13 +27,6 @@ class Groups:
     num_given: int
 
     @property
-    def own(self) -> Bool[Tensor, "g c"]:
-        """Whether an entry is a cell of the group itself."""
-        own = self.seen.clone()
-        own[:, : self.num_given] = False
-        return own
-
-    @property
     def num_cells(self) -> Int[Tensor, ""]:
         """Number of cells in all groups."""
         return self.seen[:, self.num_given :].sum()
