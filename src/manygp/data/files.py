@@ -22,6 +22,7 @@ import pandas as pd
 
 from manygp.data.adapters import as_table, cells_table
 from manygp.data.archives import read_hdf5, read_npz
+from manygp.data.frames import check_columns, long_parts, with_levels
 from manygp.data.table import Table
 from manygp.errors import DataError
 from manygp.extras import need
@@ -61,7 +62,8 @@ def read_table(
         if (output_column is None) != (value_column is None):
             raise DataError("One of output_column and value_column is given; a file with one row per cell needs both.")
         if output_column is not None and value_column is not None:
-            return _cells_of_frame(frame, path, input_columns, output_column, value_column)
+            x, outputs, y, _ = long_parts(frame, input_columns, output_column, value_column, name=str(path))
+            return cells_table(x, outputs, y)
         return _grid_of_frame(frame, path, input_columns)
     if suffix == ".npz":
         return _table_of_arrays(read_npz(path), path)
@@ -81,7 +83,7 @@ def read_inputs(path: str | os.PathLike[str]) -> pd.DataFrame:
     path = _existing(path)
     suffix = path.suffix.lower()
     if suffix in (".csv", ".parquet"):
-        return _with_levels(_read_frame(path))[0]
+        return with_levels(_read_frame(path))[0]
     if suffix == ".npz":
         arrays = read_npz(path)
         X = arrays.get("X", arrays.get("x"))
@@ -189,46 +191,14 @@ def _is_datum(name: str) -> bool:
     return False
 
 
-def _with_levels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """A frame whose index is among its columns, and their names; an index that only counts rows has none."""
-    index = frame.index
-    if index.nlevels == 1 and index.name is None and index.dtype.kind in "iu":
-        return frame, []
-    unnamed = ["index"] if index.nlevels == 1 else [f"level_{i}" for i in range(index.nlevels)]
-    levels = [other if name is None else str(name) for name, other in zip(index.names, unnamed, strict=True)]
-    return frame.reset_index(names=levels), levels
-
-
 def _grid_of_frame(frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None) -> Table:
-    frame, levels = _with_levels(frame)
+    frame, levels = with_levels(frame)
     inputs = (levels or list(frame.columns[:1])) if input_columns is None else list(input_columns)
-    _check_columns(frame, path, inputs)
+    check_columns(frame, str(path), inputs)
     outputs = [name for name in frame.columns if name not in (*inputs, *levels)]
     if not outputs:
         raise DataError(f"{path} has no column beside the inputs {', '.join(map(str, inputs))}; add one per output.")
     return as_table(frame[inputs], frame[outputs])
-
-
-def _cells_of_frame(
-    frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None, output: str, value: str
-) -> Table:
-    frame, _ = _with_levels(frame)
-    others = [name for name in frame.columns if name not in (output, value)]
-    inputs = others if input_columns is None else list(input_columns)
-    _check_columns(frame, path, [*inputs, output, value])
-    return cells_table(frame[inputs], frame[output], frame[value])
-
-
-def _check_columns(frame: pd.DataFrame, path: Path, wanted: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in frame.columns]
-    if missing:
-        known = ", ".join(map(str, frame.columns[:8])) + (", ..." if frame.shape[1] > 8 else "")
-        raise DataError(f"{path} has no column {missing[0]!r}; it has {known}.")
-    repeated = [name for i, name in enumerate(wanted) if name in wanted[:i]]
-    if repeated:
-        raise DataError(
-            f"Column {repeated[0]!r} of {path} was given twice; give it once, as an input, output or value."
-        )
 
 
 def _table_of_arrays(arrays: dict[str, Any], path: Path) -> Table:
