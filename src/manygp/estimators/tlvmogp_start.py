@@ -27,8 +27,6 @@ logger = logging.getLogger("manygp")
 
 # What was published: sizes, and the bound of spectral norms.
 _LATENT_DIM, _NUM_INDUCING, _SPECTRAL_BOUND = 3, 200, 0.1
-# What outputs share at one input and no other: most directions of it.
-_SHOCKS = 2
 
 
 def begin_at_data(
@@ -102,8 +100,8 @@ def _untrained(
     if has_trend:
         terms.append([Trend.name])
     if num_neighbors:
-        # Neighbours tell these from f.
-        terms += [[OwnPart.name], [SharedShocks.name, min(_SHOCKS, table.num_outputs)]]
+        # Neighbours tell these from f. Shocks are of what all outputs share, and of each latent dimension.
+        terms += [[OwnPart.name], [SharedShocks.name, min(dims[0] + 1, table.num_outputs)]]
     sizes = {
         "num_features": table.num_features,
         "num_outputs": table.num_outputs,

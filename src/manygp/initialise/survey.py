@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
@@ -29,6 +30,8 @@ _FLAT, _FAR_MORE, _ABOUT = 0.02, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
+# Inputs that are compared with their neighbours.
+_MOST_NEIGHBORS = 2000
 _SCALINGS: dict[bool | str, tuple[str, ...]] = {True: ("global", "completed", "output"), False: ("none",)}
 
 
@@ -192,6 +195,17 @@ class Survey:
         found = replace(found, noise=noise)
         own = self._factoriser.lengthscale
         return found if own is None else replace(found, lengthscale=own / self.scaling.x_scale)
+
+    def shocks(self, factors: Factorisation) -> FloatArray:
+        """What the row mean and each factor do at one input and no other, as standard deviations (1 + rank,).
+
+        Half the mean square of differences between neighbouring inputs: the semivariance at the shortest distance.
+        """
+        x = self.scaling.scale_x(self.values.X) / self.alone.lengthscale
+        some = self.rng("shocks").permutation(len(x))[:_MOST_NEIGHBORS]
+        near = cKDTree(x).query(x[some], k=min(2, len(x)))[1].reshape(len(some), -1)[:, -1]
+        series = np.column_stack([factors.row_mean, factors.row_factors])
+        return np.asarray(np.sqrt(0.5 * np.square(series[some] - series[near]).mean(axis=0)))
 
     def noise_spread(self, factors: Factorisation | None) -> NoiseSpread:
         """Spread of the log noise over outputs, by what factors leave.

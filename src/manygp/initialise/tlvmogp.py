@@ -24,7 +24,7 @@ from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.terms import Level
+from manygp.terms import Level, SharedShocks
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -223,6 +223,9 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
     for term in model.terms:
         term.start(model.units[:d], noise)
+    for shocks in model.terms.of(SharedShocks):
+        if sizes.factors is not None:
+            shocks.follow_factors(torch.as_tensor(survey.shocks(sizes.factors)))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     rng, candidates = survey.rng("inducing points"), max(1000, _CANDIDATES_PER_POINT * m)

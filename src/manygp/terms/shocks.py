@@ -42,6 +42,17 @@ class SharedShocks(Term):
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         self.loading.deviation.mul_(noise**0.5)
 
+    @torch.no_grad()
+    def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
+        """Begin where factors have shocks: of what all outputs share first, then of each latent dimension.
+
+        With latent vectors at the loadings of factors, w_p = (s₀, s₁ h_p1, s₂ h_p2, …).
+        """
+        rank = self.loading.center.shape[0]
+        self.loading.center.zero_()[0] = spread[0]
+        weights = torch.diag(spread[1:]).to(self.loading.slope)
+        self.loading.slope.zero_()[:, 1:] = weights[:, : rank - 1]
+
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         return torch.where(a.has_input_of(b), self._loading(a) @ self._loading(b).mT, 0.0)
 
