@@ -11,6 +11,7 @@ from torch import nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
+from manygp.data.splits import block_split, random_split
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
@@ -32,7 +33,8 @@ from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
-from manygp.models.calibration import calibrate_beside_neighbors, calibrate_noise
+from manygp.models.amplitudes import fit_amplitudes
+from manygp.models.calibration import calibrate_noise
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
 from manygp.terms import RowEffects
@@ -47,6 +49,9 @@ BOUNDS = ("standard", "tight")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
 _NEIGHBORS, _LEAST_CELLS = 48, 2000
+# What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
+# these shares at most.
+_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -283,17 +288,30 @@ class TLVMOGP(AdaptiveEstimator):
     def _train_with_neighbors(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
-        groups = NeighborGroups(model, table, scaling, model.num_neighbors, device, np.random.default_rng(seed))
+        rng, left_out = np.random.default_rng(seed), list[Table]()
+        everything = NeighborGroups(model, table, scaling, model.num_neighbors, device, rng)
+        groups, epochs = everything, math.inf if isinstance(self.epochs, str) else self.epochs
+        if self._corrects_likelihood(table, epochs):
+            # Cells that training does not see tell how sure it may be.
+            outputs = min(1.0, _LEFT_OUT / (_LEFT_STRETCH * table.num_observed))
+            rest, far = block_split(table, outputs, _LEFT_STRETCH, rng)
+            rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
+            groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
         schedule = self._schedule(groups.plan, model)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
-        groups.arrange()
-        settle(model, groups.plan, dtype=dtype, device=device, seed=seed)
-        model.observed = groups.observed()
-        if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
+        if left_out and history.stop_reason != "interrupted":
             with undone_by_interrupts(model, history):
-                factor = calibrate_beside_neighbors(model, np.random.default_rng(seed))
-                logger.info("noise variance times %.2f, by cells left out one at a time", factor)
+                self._settle(model, groups, dtype, seed)
+                factors = fit_amplitudes(model, left_out, scaling, rng)
+                logger.info("variances times %s, by cells left out", factors)
+        self._settle(model, everything, dtype, seed)
         return history
+
+    def _settle(self, model: Any, groups: NeighborGroups, dtype: torch.dtype, seed: int) -> None:
+        """Let a model know the cells of some groups and no others."""
+        groups.arrange()
+        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed)
+        model.observed = groups.observed()
 
     def _corrects_likelihood(self, table: Table, epochs: float) -> bool:
         """Whether the likelihood may change after so many epochs: not if it was frozen in all of them."""

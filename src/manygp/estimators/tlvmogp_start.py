@@ -16,7 +16,7 @@ from manygp.initialise.tlvmogp import choose_sizes, choose_spectral_bound, initi
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs
-from manygp.terms import Level, OwnPart, SharedShocks, Trend
+from manygp.terms import Level, OwnPart, SharedPart, SharedShocks, Trend
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -100,8 +100,9 @@ def _untrained(
     if has_trend:
         terms.append([Trend.name])
     if num_neighbors:
-        # Neighbours tell these from f. Shocks are of what all outputs share, and of each latent dimension.
-        terms += [[OwnPart.name], [SharedShocks.name, min(dims[0] + 1, table.num_outputs)]]
+        # Neighbours tell these from f. Outputs share one function, and one for each latent dimension.
+        rank = min(dims[0] + 1, table.num_outputs)
+        terms += [[OwnPart.name], [SharedShocks.name, rank], [SharedPart.name, rank]]
     sizes = {
         "num_features": table.num_features,
         "num_outputs": table.num_outputs,

@@ -19,7 +19,7 @@ from manygp.initialise.rehearsal import RANKS, Choice, rehearse, rehearse_alone
 from manygp.initialise.trend import find_slopes, without_slopes
 from manygp.likelihoods import Likelihood
 
-__all__ = ["NoiseSpread", "Survey"]
+__all__ = ["NoiseSpread", "Roughness", "Survey"]
 
 # Relative gain of held-out error that is not worth a factor. Pseudo-values are mostly noise, of which no rank explains
 # anything.
@@ -30,8 +30,9 @@ _FLAT, _FAR_MORE, _ABOUT = 0.02, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
-# Inputs that are compared with their neighbours.
-_MOST_NEIGHBORS = 2000
+# Inputs that are compared with neighbours: the nearest, one somewhat farther and one far away; and the least share of
+# the difference from the nearest that is no part of a smooth function.
+_MOST_NEIGHBORS, _FARTHER, _FAR, _LEAST_NUGGET, _LEAST_DISTANCE = 2000, 3, 16, 0.05, 1e-3
 _SCALINGS: dict[bool | str, tuple[str, ...]] = {True: ("global", "completed", "output"), False: ("none",)}
 
 
@@ -46,6 +47,18 @@ class NoiseSpread:
     def is_negligible(self) -> bool:
         """Whether one noise level serves all outputs."""
         return self.variance <= _LEAST_SPREAD
+
+
+@dataclass(frozen=True)
+class Roughness:
+    """Standard deviations (1 + rank,) of what row mean and factors do at one input and no other, and at a few.
+
+    `lengthscale` (d,) says how far a few inputs reach, in scaled units.
+    """
+
+    shocks: FloatArray
+    rough: FloatArray
+    lengthscale: FloatArray
 
 
 class Survey:
@@ -196,16 +209,22 @@ class Survey:
         own = self._factoriser.lengthscale
         return found if own is None else replace(found, lengthscale=own / self.scaling.x_scale)
 
-    def shocks(self, factors: Factorisation) -> FloatArray:
-        """What the row mean and each factor do at one input and no other, as standard deviations (1 + rank,).
+    def roughness(self, factors: Factorisation) -> Roughness:
+        """What the row mean and each factor do over distances at which inputs are neighbours.
 
-        Half the mean square of differences between neighbouring inputs: the semivariance at the shortest distance.
+        Half the mean squares of differences between inputs, at the shortest distance and at one somewhat longer, lead
+        to that at none, the nugget of geostatistics. What comes on top of it a few neighbours away is rough.
         """
         x = self.scaling.scale_x(self.values.X) / self.alone.lengthscale
-        some = self.rng("shocks").permutation(len(x))[:_MOST_NEIGHBORS]
-        near = cKDTree(x).query(x[some], k=min(2, len(x)))[1].reshape(len(some), -1)[:, -1]
+        some = self.rng("roughness").permutation(len(x))[:_MOST_NEIGHBORS]
+        distance, near = cKDTree(x).query(x[some], k=[2, 1 + min(_FARTHER, len(x) - 1), min(_FAR, len(x))])
         series = np.column_stack([factors.row_mean, factors.row_factors])
-        return np.asarray(np.sqrt(0.5 * np.square(series[some] - series[near]).mean(axis=0)))
+        one, two, far = np.median(distance, axis=0)
+        first, second, last = (0.5 * np.square(series[some] - series[at]).mean(axis=0) for at in near.T)
+        slope = (second - first) / (two - one) if two > one else np.zeros_like(first)
+        nugget = np.clip(first - slope * one, _LEAST_NUGGET * first, first)
+        rough = np.maximum(np.minimum(last, series.var(axis=0)) - nugget, _LEAST_NUGGET * first)
+        return Roughness(np.sqrt(nugget), np.sqrt(rough), max(far, _LEAST_DISTANCE) * self.alone.lengthscale)
 
     def noise_spread(self, factors: Factorisation | None) -> NoiseSpread:
         """Spread of the log noise over outputs, by what factors leave.

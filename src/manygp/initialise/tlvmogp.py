@@ -17,14 +17,14 @@ from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.initialise.latents import linear_latents
 from manygp.initialise.likelihood import start_likelihood
-from manygp.initialise.survey import NoiseSpread, Survey
+from manygp.initialise.survey import NoiseSpread, Roughness, Survey
 from manygp.initialise.trend import start_trend
 from manygp.kernels import rescale_kernel
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.terms import Level, SharedShocks
+from manygp.terms import Level, SharedPart, SharedShocks
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -223,15 +223,24 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
     for term in model.terms:
         term.start(model.units[:d], noise)
-    for shocks in model.terms.of(SharedShocks):
-        if sizes.factors is not None:
-            shocks.follow_factors(torch.as_tensor(survey.shocks(sizes.factors)))
+    if sizes.has_neighbors and sizes.factors is not None:
+        _start_terms(model, survey.roughness(sizes.factors))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     rng, candidates = survey.rng("inducing points"), max(1000, _CANDIDATES_PER_POINT * m)
     x, output, _ = sample_cells(table, survey.scaling, candidates, rng)
     e = model.embed(torch.as_tensor(x), model.latents.mean[torch.as_tensor(output)])
     model.gp.Z.copy_(greedy_inducing(model.gp.kernel, e, m))
+
+
+@torch.no_grad()
+def _start_terms(model: TransformedLatentModel, found: Roughness) -> None:
+    """Let what outputs share beside f begin with the loadings of factors."""
+    for shocks in model.terms.of(SharedShocks):
+        shocks.loading.follow_factors(torch.as_tensor(found.shocks))
+    for part in model.terms.of(SharedPart):
+        part.loading.follow_factors(torch.as_tensor(found.rough))
+        part.log_lengthscale.copy_(torch.as_tensor(found.lengthscale).log())
 
 
 @torch.no_grad()

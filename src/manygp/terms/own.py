@@ -1,5 +1,7 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ class OwnPart(Term):
         Variance d of all outputs to start from.
     """
 
-    name = "own part"
+    name, has_amplitude = "own part", True
 
     def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
         super().__init__()
@@ -40,6 +42,10 @@ class OwnPart(Term):
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         self.log_lengthscale.copy_(lengthscale.log())
         self.log_variance.center.fill_(noise).log_()
+
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        self.log_variance.center.add_(math.log(factor))
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         lengthscale = self.log_lengthscale.exp()

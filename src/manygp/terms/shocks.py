@@ -24,8 +24,7 @@ class SharedShocks(Term):
         Source of the loadings to start from, for at zero all gradients are zero; None is one that is always the same.
     """
 
-    name = "shared shocks"
-    is_noise = True
+    name, is_noise, has_amplitude = "shared shocks", True, True
 
     def __init__(
         self, num_outputs: int, latent_dim: int, rank: int, scale: float, generator: torch.Generator | None = None
@@ -43,15 +42,9 @@ class SharedShocks(Term):
         self.loading.deviation.mul_(noise**0.5)
 
     @torch.no_grad()
-    def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
-        """Begin where factors have shocks: of what all outputs share first, then of each latent dimension.
-
-        With latent vectors at the loadings of factors, w_p = (s₀, s₁ h_p1, s₂ h_p2, …).
-        """
-        rank = self.loading.center.shape[0]
-        self.loading.center.zero_()[0] = spread[0]
-        weights = torch.diag(spread[1:]).to(self.loading.slope)
-        self.loading.slope.zero_()[:, 1:] = weights[:, : rank - 1]
+    def rescale(self, factor: float) -> None:
+        for part in self.loading.parameters():
+            part.mul_(factor**0.5)
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         return torch.where(a.has_input_of(b), self._loading(a) @ self._loading(b).mT, 0.0)
