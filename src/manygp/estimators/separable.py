@@ -162,6 +162,8 @@ class SeparableEstimator(LatentVariableEstimator):
     def _restore(self, sizes: dict[str, Any]) -> SeparableLatentModel:
         paper, Q, h, d = self.preset == "paper", sizes["num_components"], sizes["latent_dim"], sizes["num_features"]
         j, k = sizes["num_inducing_latents"], sizes["num_inducing_inputs"]
+        # Of an RBF kernel what outputs share has a scale of its own.
+        plain = paper or self.latent_kernel != "rbf"
         latents = Latents(
             sizes["num_outputs"] * Q,
             h,
@@ -176,7 +178,7 @@ class SeparableEstimator(LatentVariableEstimator):
         likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
         return SeparableLatentModel(
             [make_kernel(self.kernel, d, log_parameters=not paper) for _ in range(Q)],
-            [make_kernel(self.latent_kernel, h, log_parameters=not paper) for _ in range(Q)],
+            [make_kernel(self.latent_kernel, h, not paper, num_latents=0 if plain else h) for _ in range(Q)],
             torch.zeros(k, d),
             torch.zeros(Q, j, h),
             CholeskyKronecker(j, k) if paper else NaturalKronecker(j, k, curvature),

@@ -1,12 +1,13 @@
 """The model of a T-LVMOGP from its settings and sizes, and the sizes of a model, as they are saved."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manygp.data.coordinates import CoordinateMap
-from manygp.embeddings import embedding_dim, make_embedding
-from manygp.kernels import make_kernel
+from manygp.embeddings import embedding_dim, is_near_identity, make_embedding
+from manygp.kernels import LatentKernel, make_kernel
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name, make_likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import with_coordinates
@@ -35,8 +36,9 @@ def build_model(
     # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
     jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
     e, m = embedding_dim(embedding, d + h), sizes["num_inducing"]
+    has_latents = sizes.get("latent_kernel", False) and is_near_identity(embedding)
     gp = InducingGP(
-        make_kernel(settings.kernel, e, log_parameters=not paper),
+        make_kernel(settings.kernel, e, not paper, num_latents=h if has_latents else 0),
         torch.zeros(m, e),
         CholeskyPosterior(m) if paper else NaturalPosterior(m),
         sizes.get("jitter", jitter),
@@ -62,6 +64,8 @@ def build_model(
         terms=_terms(p, h, d, generator) if num_neighbors else (),
         num_neighbors=num_neighbors,
     )
+    if has_latents:
+        model.box = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, d).clone()
     if sizes.get("row_effects") is not None:
         rows, effects = sizes["row_effects"]
         model.row_effects = RowEffects(rows, p, d, effects)
@@ -92,6 +96,7 @@ def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
         "spectral_bound": getattr(model.embedding, "spectral_bound", None),
         "prior_mean": latents.prior_mean is not None,
         "trend": model.slopes is not None,
+        "latent_kernel": isinstance(model.gp.kernel, LatentKernel),
         "row_effects": None if effects is None else list(effects.mean.shape),
         "observed": None if cells is None else [*cells.inputs.shape, len(cells.y)],
         "coordinates": None if model.coordinates is None else model.coordinates.map.numbers(),

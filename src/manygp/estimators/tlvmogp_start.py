@@ -102,6 +102,7 @@ def _untrained(
         "spectral_bound": spectral_bound,
         "prior_mean": prior is not None,
         "trend": has_trend,
+        "latent_kernel": settings.preset != "paper",
         "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
         **chosen_likelihood(settings.likelihood, likelihood),
     }

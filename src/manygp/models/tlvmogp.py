@@ -82,6 +82,8 @@ class TransformedLatentModel(LatentVariableModel):
     ----------
     slopes, own_slopes
         [W, w], shape (d, h + 1), and δ, shape (p, d), for inputs in units of their lengthscales; None without a trend.
+    box
+        Least and largest inputs in units, shape (2, d), beyond which Φ bends no more; None where it may.
     row_effects
         Effects of single inputs on all outputs, which predictions have beside f; None before they are found.
     observed
@@ -91,6 +93,7 @@ class TransformedLatentModel(LatentVariableModel):
     embedding: nn.Module
     gp: InducingGP
     own_slopes: Tensor | None
+    box: Tensor | None
     row_effects: RowEffects | None
     observed: ObservedCells | None
 
@@ -118,6 +121,7 @@ class TransformedLatentModel(LatentVariableModel):
         flat = torch.zeros(len(units) - latents.dim, latents.dim + 1, dtype=torch.float64)
         self.slopes = nn.Parameter(flat) if has_trend else None
         self.row_effects = None
+        self.register_buffer("box", None)
         self.register_buffer("own_slopes", flat.new_zeros(latents.num_outputs, len(flat)) if has_trend else None)
 
     def set_terms(self, terms: Sequence[Term]) -> None:
@@ -138,7 +142,12 @@ class TransformedLatentModel(LatentVariableModel):
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
-        return self.embedding(torch.cat([x.to(h.dtype), h], -1) / self.units).to(x.dtype)
+        pairs = torch.cat([x.to(h.dtype), h], -1) / self.units
+        if self.box is None:
+            return self.embedding(pairs).to(x.dtype)
+        # Beyond the inputs of the fit nothing is known of bends: they stay what they are at the edge.
+        inside = torch.cat([pairs[:, : x.shape[-1]].clamp(*self.box), pairs[:, x.shape[-1] :]], -1)
+        return (self.embedding(inside) + pairs - inside).to(x.dtype)
 
     def trend(
         self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"], outputs: Int[Tensor, " b"] | None = None
