@@ -5,8 +5,8 @@ stderr and one JSON line at the end. Generated tables are observed over a range 
 region of a sea surface temperature file (`--data` names its folder, or MANYGP_DATA), 72 months and the year after
 them, with and without coordinates of its cells. For each horizon: root mean squared error in units of each output's
 spread, the share of means inside the range of the data, the median of standard deviations in spreads, the largest of
-them, and the share of cells inside 90% intervals. Far away, means should lie within the data, standard deviations between one and two
-spreads, and intervals should hold 85 to 99%.
+them, and the share of cells inside 90% intervals. Far away, means should lie within the data, standard deviations
+between one and two spreads, and intervals should hold 85 to 99%.
 """
 
 import argparse

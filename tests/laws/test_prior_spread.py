@@ -18,11 +18,13 @@ CASES = {name: ESTIMATORS[name] for name in ESTIMATORS if "paper" not in name an
 
 @functools.cache
 def table():
-    """Some cycles of curves of about one size that share a part, around levels of their own."""
+    """Mixtures of two draws of a GP, many lengthscales long, and of one that all outputs share, around a level."""
     rng = np.random.default_rng(3)
     x = np.sort(rng.uniform(0.0, 10.0, 60))[:, None]
-    phases, sizes = np.linspace(0.0, 2.5, 6), np.linspace(1.0, 1.6, 6)
-    Y = 20.0 + np.sin(3.0 * x) + sizes * np.cos(2.0 * x + phases) + 0.02 * rng.standard_normal((60, 6))
+    waves = np.cos(x * rng.standard_normal(200) / 0.6 + rng.uniform(0.0, 2.0 * np.pi, 200)) / 10.0
+    shared, *mixed = (waves @ rng.standard_normal((200, 3))).T
+    Y = 20.0 + shared[:, None] + np.stack(mixed, 1) @ rng.uniform(-1.0, 1.0, (2, 6))
+    Y += 0.05 * rng.standard_normal(Y.shape)
     Y[rng.uniform(size=Y.shape) < 0.1] = np.nan
     return x, Y
 

@@ -18,7 +18,7 @@ _SAMPLE = 1000
 # Counts of a larger mean are as good as measurements, with a noise of their own.
 _LARGE_COUNTS = 30.0
 # Cells that tell whether anything was learnt, and the share of their variance around means that is nothing.
-_LEAST_CELLS, _NOTHING = 100, 0.01
+_LEAST_CELLS, _NOTHING = 100, 0.05
 
 
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
@@ -31,9 +31,8 @@ def remark_on_values(estimator: "Estimator", table: Table) -> None:
     name = choose_likelihood(y)
     if name != "gaussian":
         kind = "zeros and ones" if name == "bernoulli" else "counts"
-        where = "" if hasattr(estimator, "likelihood") else " of TLVMOGP"
         _warn(
-            f"The observations look like {kind} and are fitted as Gaussian measurements: likelihood={name!r}{where} "
+            f"The observations look like {kind} and are fitted as Gaussian measurements: TLVMOGP(likelihood={name!r}) "
             "would know what they can be."
         )
 
@@ -69,9 +68,9 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     left, spread = (np.square((y - by) / unit)[several].sum() for by in (predicted, own_mean))
     if spread > 0 and left > (1.0 - _NOTHING) * spread:
         _warn(
-            f"The fit explains nothing of the observations beyond the means of the outputs ({left / spread:.0%} of the "
-            "variance is left): they may be noise, or the inputs may not tell about them; look at the data, or try "
-            "IndGP beside it."
+            f"The fit explains next to nothing of the observations beyond the means of the outputs ({left / spread:.0%} "
+            "of their variance is left): they may be noise, or the inputs may not tell about them; look at the data, "
+            "or try IndGP beside it."
         )
 
 
