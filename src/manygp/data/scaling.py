@@ -50,9 +50,9 @@ class Scaling:
         inputs
             Whether to standardise the input columns; constant columns are only centred.
         outputs
-            "output" standardises each output by itself, a constant one by the median scale of the others, and
-            falls back to the global centre and scale where an output has fewer than two observed cells; "global" uses one centre and scale for all outputs;
-            "none" leaves the values as they are.
+            "output" standardises each output by itself, a constant one by the median scale of the others, and falls
+            back to the global centre and scale where an output has fewer than two observed cells; "global" uses one
+            centre and scale for all outputs; "none" leaves the values as they are.
         """
         if inputs:
             x_center = table.X.mean(axis=0) if table.num_inputs else np.zeros(table.num_features)

@@ -32,8 +32,8 @@ def remark_on_values(estimator: "Estimator", table: Table) -> None:
     if name != "gaussian":
         kind = "zeros and ones" if name == "bernoulli" else "counts"
         _warn(
-            f"The observations look like {kind} and are fitted as Gaussian measurements: TLVMOGP(likelihood={name!r}) "
-            "would know what they can be."
+            f"The observations look like {kind} and are fitted as Gaussian measurements: "
+            f"TLVMOGP(likelihood={name!r}) would know what they can be."
         )
 
 
@@ -68,9 +68,9 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     left, spread = (np.square((y - by) / unit)[several].sum() for by in (predicted, own_mean))
     if spread > 0 and left > (1.0 - _NOTHING) * spread:
         _warn(
-            f"The fit explains next to nothing of the observations beyond the means of the outputs ({left / spread:.0%} "
-            "of their variance is left): they may be noise, or the inputs may not tell about them; look at the data, "
-            "or try IndGP beside it."
+            f"The fit explains next to nothing of the observations beyond the means of the outputs "
+            f"({left / spread:.0%} of their variance is left): they may be noise, or the inputs may not tell about "
+            "them; look at the data, or try IndGP beside it."
         )
 
 
