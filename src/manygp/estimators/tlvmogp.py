@@ -52,6 +52,8 @@ _NEIGHBORS, _LEAST_CELLS = 48, 2000
 # What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
 # these shares at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
+# Steps of such a model at most, unless these are too few or too many epochs.
+_NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -362,6 +364,12 @@ class TLVMOGP(AdaptiveEstimator):
         m = len(model.gp.Z)
         # Two products with the batch, and half a dozen among inducing points.
         return 2.0 * cells * m**2 + 6.0 * m**3
+
+    def _most_epochs(self, model: TransformedLatentModel, steps: int) -> int:
+        if not model.num_neighbors:
+            return super()._most_epochs(model, steps)
+        # What neighbours see is learnt soon; more steps only make a model surer of itself.
+        return int(np.clip(_NEIGHBOR_STEPS // steps, *_NEIGHBOR_EPOCHS))
 
     def _budget(self, model: TransformedLatentModel, cells: int) -> float:
         # The more dimensions, the more there is to learn about the embedding.

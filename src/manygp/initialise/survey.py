@@ -35,6 +35,8 @@ _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
 # Inputs that are compared with neighbours: the nearest, one somewhat farther and one far away; and the least share of
 # the difference from the nearest that is no part of a smooth function.
 _MOST_NEIGHBORS, _FARTHER, _FAR, _LEAST_NUGGET, _LEAST_DISTANCE = 2000, 3, 16, 0.05, 1e-3
+# How mean squares of differences grow with the distance of functions that have a derivative.
+_SMOOTH = 1.5
 _SCALINGS: dict[bool | str, tuple[str, ...]] = {True: ("global", "completed", "output"), False: ("none",)}
 
 
@@ -55,12 +57,14 @@ class NoiseSpread:
 class Roughness:
     """Standard deviations (1 + rank,) of what row mean and factors do at one input and no other, and at a few.
 
-    `lengthscale` (d,) says how far a few inputs reach, in scaled units.
+    `lengthscale` (d,) says how far a few inputs reach, in scaled units, and `half_integer` is twice the smoothness of
+    Matern functions that change like that.
     """
 
     shocks: FloatArray
     rough: FloatArray
     lengthscale: FloatArray
+    half_integer: int
 
 
 if TYPE_CHECKING:
@@ -256,7 +260,10 @@ class Survey:
         slope = (second - first) / (two - one) if two > one else np.zeros_like(first)
         nugget = np.clip(first - slope * one, _LEAST_NUGGET * first, first)
         rough = np.maximum(np.minimum(last, series.var(axis=0)) - nugget, _LEAST_NUGGET * first)
-        return Roughness(np.sqrt(nugget), np.sqrt(rough), max(far, _LEAST_DISTANCE) * self.alone.lengthscale)
+        # Mean squares of differences grow as r²ᴴ: with H = 1/2 for a random walk, with 1 for what is smooth.
+        growth = np.log(second.sum() / first.sum()) / np.log(two / one) if two > one > 0 and first.sum() > 0 else 0.0
+        reach = max(far, _LEAST_DISTANCE) * self.alone.lengthscale
+        return Roughness(np.sqrt(nugget), np.sqrt(rough), reach, 3 if growth > _SMOOTH else 1)
 
     def noise_spread(self, factors: Factorisation | None) -> NoiseSpread:
         """Spread of the log noise over outputs, by what factors leave.

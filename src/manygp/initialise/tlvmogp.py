@@ -247,7 +247,7 @@ def _start_terms(model: TransformedLatentModel, found: Roughness) -> None:
         shocks.loading.follow_factors(torch.as_tensor(found.shocks))
     for part in model.terms.of(SharedPart):
         part.loading.follow_factors(torch.as_tensor(found.rough))
-        part.log_lengthscale.copy_(torch.as_tensor(found.lengthscale).log())
+        part.kernel.set_lengthscale(torch.as_tensor(found.lengthscale))
 
 
 @torch.no_grad()

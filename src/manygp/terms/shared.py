@@ -2,14 +2,12 @@
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from manygp.kernels import stationary
+from manygp.terms.matern import Matern
 from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["SharedPart"]
-
-_SMOOTHNESS = 0.5
 
 
 class SharedPart(Term):
@@ -21,19 +19,23 @@ class SharedPart(Term):
     ----------
     num_outputs, latent_dim, num_features, rank
         Number of outputs, of latent dimensions, of inputs and of functions.
+    half_integer
+        Twice the smoothness of κ.
     scale
         Standard deviation of the deviations δ_p.
     """
 
     name, has_amplitude = "shared part", True
 
-    def __init__(self, num_outputs: int, latent_dim: int, num_features: int, rank: int, scale: float):
+    def __init__(
+        self, num_outputs: int, latent_dim: int, num_features: int, rank: int, half_integer: int, scale: float
+    ):
         super().__init__()
         self.loading = RowValues(num_outputs, latent_dim, rank, spread=scale**2)
-        self.log_lengthscale = nn.Parameter(torch.zeros(num_features, dtype=torch.float64))
+        self.kernel = Matern(num_features, half_integer)
 
     def sizes(self) -> tuple[int, ...]:
-        return (self.loading.deviation.shape[1],)
+        return self.loading.deviation.shape[1], self.kernel.half_integer
 
     @torch.no_grad()
     def rescale(self, factor: float) -> None:
@@ -41,10 +43,7 @@ class SharedPart(Term):
             part.mul_(factor**0.5)
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
-        lengthscale = self.log_lengthscale.exp()
-        one = torch.ones_like(lengthscale[0])
-        ρ = stationary(a.x.double() / lengthscale, b.x.double() / lengthscale, one, _SMOOTHNESS)
-        return ρ * (self._loading(a) @ self._loading(b).mT)
+        return self.kernel(a, b) * (self._loading(a) @ self._loading(b).mT)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)

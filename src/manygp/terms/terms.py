@@ -116,8 +116,8 @@ def make_term(
     makers: dict[str, Callable[..., Term]] = {
         Level.name: lambda: Level(p, sparse),
         Trend.name: lambda: Trend(p, h, d),
-        OwnPart.name: lambda: OwnPart(p, h, torch.ones(d)),
-        SharedPart.name: lambda rank: SharedPart(p, h, d, rank, _SHOCK_SCALE),
+        OwnPart.name: lambda half_integer: OwnPart(p, h, d, half_integer),
+        SharedPart.name: lambda rank, half_integer: SharedPart(p, h, d, rank, half_integer, _SHOCK_SCALE),
         SharedShocks.name: lambda rank: SharedShocks(p, h, rank, _SHOCK_SCALE, generator),
         RowEffects.name: lambda rows, effects: RowEffects(p, d, rows, effects),
     }
