@@ -266,5 +266,5 @@ def test_amplitudes_are_those_under_which_cells_left_out_are_likely(rng):
     model.observed = observed(left)
     factors = fit_amplitudes(model, [left], worlds.raw(table), rng)
     assert set(factors) == {"noise", "own part", "shared shocks", "shared part"}
-    assert 0.25 < float(model.likelihood.noise) < 2.0
+    assert 0.25 < float(model.likelihood.noise.detach()) < 2.0
     assert factors["noise"] > 1.5
