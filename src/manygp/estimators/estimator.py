@@ -27,6 +27,7 @@ from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
 from manygp.estimators.preset import Preset
+from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.summary import noise_std, summarise
@@ -272,6 +273,8 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
             self._place(table, output_coordinates)
         check_names(table.output_names)
         _warn_of_gaps(table)
+        remark_on_values(self, table)
+        remark_on_kernels(self)
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
@@ -289,6 +292,7 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+        remark_on_learning(self, table)
 
     def _place(self, table: Table, output_coordinates: Any) -> None:
         """Say in the table where its outputs are."""

@@ -52,6 +52,8 @@ class SeparableConfig(Config):
     def build(self, generator: torch.Generator | None = None) -> SeparableLatentModel:
         fast, Q, h, d, p = self.natural, self.num_components, self.latent_dim, self.num_features, self.num_outputs
         j, k = self.num_inducing_latents, self.num_inducing_inputs
+        # Of an RBF kernel what outputs share has a scale of its own.
+        has_scale = fast and self.latent_kernel == "rbf"
         latents = Latents(
             p * Q,
             h,
@@ -66,7 +68,7 @@ class SeparableConfig(Config):
         likelihood = make_likelihood(self.likelihood, p)
         return SeparableLatentModel(
             [make_kernel(self.kernel, d, log_parameters=fast) for _ in range(Q)],
-            [make_kernel(self.latent_kernel, h, log_parameters=fast) for _ in range(Q)],
+            [make_kernel(self.latent_kernel, h, fast, num_latents=h if has_scale else 0) for _ in range(Q)],
             torch.zeros(k, d),
             torch.zeros(Q, j, h),
             NaturalKronecker(j, k, curvature) if fast else CholeskyKronecker(j, k),

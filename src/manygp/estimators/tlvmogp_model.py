@@ -1,12 +1,13 @@
 """The configuration of a T-LVMOGP, which builds its model."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from manygp.data.coordinates import CoordinateMap
-from manygp.embeddings import embedding_dim, make_embedding
+from manygp.embeddings import embedding_dim, is_near_identity, make_embedding
 from manygp.estimators.config import Config
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, make_likelihood
@@ -53,8 +54,9 @@ class TLVMOGPConfig(Config):
         likelihood, e = make_likelihood(self.likelihood, p), embedding_dim(embedding, d + h)
         # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
         jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _JITTER if fast else _PAPER_JITTER
+        has_latents = fast and is_near_identity(embedding)
         gp = InducingGP(
-            make_kernel(self.kernel, e, log_parameters=fast),
+            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0),
             torch.zeros(m, e),
             NaturalPosterior(m) if fast else CholeskyPosterior(m),
             jitter if self.jitter is None else self.jitter,
@@ -73,6 +75,8 @@ class TLVMOGPConfig(Config):
             linear_share=float(self.linear_share),
             num_neighbors=self.num_neighbors,
         )
+        if has_latents:
+            model.box = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, d).clone()
         if self.observed is not None:
             model.observed = ObservedCells(*self.observed)
         if self.coordinates is not None:
