@@ -66,12 +66,10 @@ def constants() -> Iterator[Constant]:
     for room in ROOMS:
         for path in sorted((ROOT / "src" / "manygp" / room).glob("*.py")):
             text = path.read_text(encoding="utf-8")
-            module, lines, meaning = f"{room}.{path.stem}", text.splitlines(), ""
+            module, lines = f"{room}.{path.stem}", text.splitlines()
             for node in ast.parse(text).body:
                 names = [name for name in _assigned(node) if name.strip("_").replace("_", "").isupper()]
-                comment = _comment(lines, node.lineno)
-                # Assignments that follow each other without a line between share a comment.
-                meaning = comment or (meaning if names and lines[node.lineno - 2].strip() else "")
+                meaning = _comment(lines, node.lineno)
                 values = importlib.import_module(f"manygp.{module}").__dict__
                 for name in names:
                     if _is_numeric(values[name]):

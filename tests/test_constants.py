@@ -16,4 +16,5 @@ def test_every_steering_constant_is_on_the_page():
     found = list(constants())
     missing = [c.key for c in found if f"| `{c.name}` | `{c.value}` |" not in sections.get(c.module, "")]
     assert missing == []
+    assert [c.key for c in found if not c.meaning] == [], "a comment above a constant says what it steers"
     assert len(found) > 100
