@@ -26,11 +26,13 @@ __all__ = ["NoiseSpread", "Roughness", "Survey"]
 # Relative gain of held-out error that is not worth a factor. Pseudo-values are mostly noise, of which no rank explains
 # anything.
 _TOLERANCE, _PSEUDO_TOLERANCE = 0.02, 2e-3
+# The least noise, and the least as a share of the error on held-out cells.
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 # Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger, or not.
 _FLAT, _FAR_MORE, _ABOUT = 0.02, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
+# Outputs for every factor, and cells of an output beyond its factors, from which on residuals tell of noise.
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
 # Inputs that are compared with neighbours: the nearest, one somewhat farther and one far away; and the least share of
 # the difference from the nearest that is no part of a smooth function.

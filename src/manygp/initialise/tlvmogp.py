@@ -43,6 +43,7 @@ _LEAST_DIM, _MOST_DIM = 3, 16
 # Inducing points: at least so many, and at most so many, or up to the last where cells are so few that a pass over them
 # stays cheap.
 _MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS = 100, 448, 800, 6e10
+# Cells that inducing points are chosen among, for each of them.
 _CANDIDATES_PER_POINT = 10
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
