@@ -145,3 +145,11 @@ def test_the_snippets_for_a_start_run(tmp_path, monkeypatch):
     assert [name for name in names["scores"] if f"`{name}`" not in page] == []
     assert names["scores"]["num_cells"] == names["hidden"].to_numpy().sum()
     assert (names["same"].predict(names["hours"]) == names["mean"]).all()
+
+
+def test_the_snippets_on_long_runs_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "long_runs.md").read_text(encoding="utf-8")
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).replace("epochs=20", "epochs=2"), names)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "run-0", "run-1"}

@@ -123,11 +123,9 @@ def two_scale_model(rng, table, **settings):
 
 
 def group_plan(model, table, size=3, num_given=4, batch_cells=1000):
-    plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given)
+    plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given, np.random.default_rng(0))
     row, output, _ = table.cells(plan.places)
-    plan.arrange(
-        model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy(), np.random.default_rng(0)
-    )
+    plan.arrange(model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy())
     return plan
 
 

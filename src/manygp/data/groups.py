@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -122,10 +123,21 @@ class GroupPlan(Plan):
         About how many cells a batch has, conditioning sets not counted.
     size, num_given
         Most cells of a group and of a conditioning set.
+    rng
+        Source of the order of groups.
     """
 
-    def __init__(self, table: Table, scaling: Scaling, batch_cells: int, size: int, num_given: int) -> None:
+    def __init__(
+        self,
+        table: Table,
+        scaling: Scaling,
+        batch_cells: int,
+        size: int,
+        num_given: int,
+        rng: np.random.Generator,
+    ) -> None:
         self.table, self.scaling, self.size, self.num_given = table, scaling, size, num_given
+        self._rng = rng
         self.places = table.places()
         self.num_batches = max(1, math.ceil(len(self.places) / batch_cells))
         self._counts = table.count_per_output()
@@ -133,9 +145,18 @@ class GroupPlan(Plan):
         self._input = distinct_inputs(table)
         self.grouping: Grouping
 
-    def arrange(self, z: FloatArray, rng: np.random.Generator) -> None:
+    def arrange(self, z: FloatArray) -> None:
         """Group the cells anew, at coordinates z (c, e) of all observed cells in the order of `places`."""
-        self.grouping = group_cells(z, self.size, self.num_given, rng)
+        self.grouping = group_cells(z, self.size, self.num_given, self._rng)
+
+    def state(self) -> dict[str, Any]:
+        """Return the groups as they are, and where the source of their order is."""
+        return {"grouping": dict(vars(self.grouping)), "rng": self._rng.bit_generator.state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.grouping = Grouping(**state["grouping"])
+        self._rng.bit_generator.state = state["rng"]
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""

@@ -23,6 +23,7 @@ from manygp.data.labels import check_labels, input_frame, labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.checkpoint import open_checkpoint
 from manygp.estimators.encoding import check_names
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
@@ -30,7 +31,7 @@ from manygp.estimators.tables import given_table
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
-from manygp.training import History
+from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
 __all__ = ["Estimator"]
@@ -75,6 +76,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     _flat_: bool
     # What the container of the fit called inputs and outputs.
     _axes_: Axes = Axes()
+    # How far a fit has come, while it runs.
+    _journal: Journal = Journal()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
 
@@ -128,6 +131,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         exposure: Any = None,
         layer: str | None = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -154,8 +159,14 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             predicted from their place alone. A row of numbers for each output in order, shape (p, c), or a data frame
             by output name; "names" if the names of the outputs are their coordinates. Any numbers will do: latitude
             and longitude (see `coordinate_system`), altitude, embeddings of genes.
+        checkpoint
+            Folder in which the fit keeps how far it has come. The same call finds it there after a crash or an
+            interrupt, goes on, and ends as if it had never stopped. What it needs of it stays there after the fit.
+        checkpoint_every
+            Time between two writes: text such as "90s", "5min" or "2h", or seconds.
         """
-        self._fit(given_table(X, y, mask, output_names, layer), exposure, output_coordinates)
+        table = given_table(X, y, mask, output_names, layer)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         self._flat_ = (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 1
         return self
 
@@ -168,6 +179,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
@@ -183,15 +196,23 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             Names of all outputs in order; by default those that occur.
         exposure
             As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
-        output_coordinates
+        output_coordinates, checkpoint, checkpoint_every
             As in `fit`.
         """
         table = cells_table(x, outputs, y, output_names)
-        self._fit(table, None if exposure is None else observed_exposure(exposure, y), output_coordinates)
+        exposure = None if exposure is None else observed_exposure(exposure, y)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         self._flat_ = False
         return self
 
-    def _fit(self, table: Table, exposure: Any = None, output_coordinates: Any = None) -> None:
+    def _fit(
+        self,
+        table: Table,
+        exposure: Any = None,
+        output_coordinates: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: Any = "5min",
+    ) -> None:
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
         if exposure is not None:
@@ -203,7 +224,11 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
-            self._fit_table(table)
+            self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
+            try:
+                self._fit_table(table)
+            finally:
+                del self._journal
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure

@@ -195,7 +195,7 @@ class IndGP(TrainedEstimator):
             super()._fit_table(table)
             return
         resolve_dtype(self.dtype)
-        seed, device = resolve_seed(self.random_state), resolve_device(self.device)
+        seed, device = self._journal.seed(resolve_seed(self.random_state)), resolve_device(self.device)
         rng = np.random.default_rng(seed)
         survey = self._survey(table, rng)
         scaling = self._scaling(survey)
@@ -205,10 +205,11 @@ class IndGP(TrainedEstimator):
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         hold_noise(model.likelihood, self.likelihood, scaling)
         if self.preset == "paper":
-            climb = climb_evidence(model, *self._adam())
+            climb = climb_evidence(model, *self._adam(), self._journal)
         else:
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
-            climb = maximise_evidence(model, found.lengthscale, found.signal, found.noise, pool=True)
+            start = found.lengthscale, found.signal, found.noise
+            climb = maximise_evidence(model, *start, pool=True, journal=self._journal)
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, climb.history, seed
 
     def _adam(self) -> tuple[int, float]:

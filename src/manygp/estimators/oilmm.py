@@ -286,7 +286,7 @@ class OILMM(TrainedEstimator):
         steps: Any = _MAX_STEPS if self.epochs == "auto" else self.epochs
         if not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= steps:
             model.likelihood.requires_grad_(False)
-        history = climb_likelihood(model, rows, table.num_observed, steps)
+        history = climb_likelihood(model, rows, table.num_observed, steps, self._journal)
         if history.stop_reason == "epochs" and self.epochs == "auto":
             history.stop_reason = "budget"
         return history

@@ -12,6 +12,7 @@ from torch import nn
 
 from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
 from manygp.errors import SettingError
+from manygp.estimators.checkpoint import Checkpoint
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.noise import hold_noise
 from manygp.estimators.settings import (
@@ -115,14 +116,23 @@ class TrainedEstimator(Estimator):
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
         table = table.compact()
-        seed = resolve_seed(self.random_state)
+        seed = self._journal.seed(resolve_seed(self.random_state))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
-        rng = np.random.default_rng(seed)
-        model, scaling = self._begin(table, rng, torch.Generator().manual_seed(seed))
-        hold_noise(model.likelihood, self.likelihood, scaling)
+        model, scaling = self._at_start(table, seed)
         model.to(device)
         history = self._train(model, table, scaling, dtype, device, seed)
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _at_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+        """A model at its start and the scaling: those of a checkpoint, or made from the table."""
+        journal = self._journal
+        if isinstance(journal, Checkpoint) and journal.start is not None:
+            return journal.recall_start(self)
+        model, scaling = self._begin(table, np.random.default_rng(seed), torch.Generator().manual_seed(seed))
+        hold_noise(model.likelihood, self.likelihood, scaling)
+        if isinstance(journal, Checkpoint):
+            journal.keep_start(self, model, scaling)
+        return model, scaling
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
@@ -151,6 +161,7 @@ class TrainedEstimator(Estimator):
             seed=seed,
             progress=make_progress(self.progress),
             before_epoch=before_epoch,
+            journal=self._journal,
         )
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
