@@ -125,13 +125,13 @@ class Table(ABC):
     def digest(self) -> str:
         """Return a text that is another one for other observations, names, exposures or coordinates."""
         told = hashlib.blake2b(repr((type(self).__name__, self.X.shape, self.output_names)).encode(), digest_size=16)
-        told.update(np.ascontiguousarray(self.X))
+        told.update(self.X.tobytes())
         for part in self._contents():
-            told.update(np.ascontiguousarray(part))
+            told.update(part.tobytes())
         if self.exposure is not None:
-            told.update(np.ascontiguousarray(self.exposure))
+            told.update(self.exposure.tobytes())
         if self.coordinates is not None:
-            told.update(np.ascontiguousarray(self.coordinates.features))
+            told.update(self.coordinates.features.tobytes())
         return told.hexdigest()
 
     @abstractmethod

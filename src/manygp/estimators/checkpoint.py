@@ -228,11 +228,9 @@ def _change(old: Any, new: dict[str, Any]) -> str:
 def _packed(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     """A nest of dicts, lists and tuples as JSON; tensors and arrays go to `tensors`, by where they are in the nest."""
     if isinstance(value, Tensor | np.ndarray):
-        array = isinstance(value, np.ndarray)
-        tensors[name] = torch.as_tensor(np.ascontiguousarray(value) if array else value.detach().cpu().contiguous())
         # One tensor may occur twice, and a file holds none that share memory.
-        tensors[name] = tensors[name].clone()
-        return {"array" if array else "tensor": name}
+        tensors[name] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+        return {"tensor" if isinstance(value, Tensor) else "array": name}
     if isinstance(value, dict):
         return {"dict": [[key, _packed(part, tensors, f"{name}.{key}")] for key, part in value.items()]}
     if isinstance(value, list | tuple):

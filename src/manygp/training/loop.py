@@ -4,6 +4,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -155,6 +156,8 @@ class _Run:
         self.order, self.taken, self.seconds = self.rng.bit_generator.state, 0, 0.0
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)
         self.is_open, self.good = False, State()
+        # Parameters after the last step, while somebody looks at every one of them.
+        self.watched: dict[str, Tensor] | None = None
         numbers = sum(parameter.numel() for parameter in model.parameters())
         self.interval = max(_LOOK_STEPS, numbers // _NUMBERS_PER_STEP)
 
@@ -162,27 +165,31 @@ class _Run:
 
     def epoch(self) -> bool:
         """Take the steps of an epoch that are still to come; tells whether it came to its end."""
+        try:
+            self._finish_epoch()
+        except NumericalError as error:
+            self._go_back(error)
+            return False
+        return True
+
+    def _finish_epoch(self) -> None:
         if not self.is_open:
             self._open()
         frozen = len(self.history) < self.settings.frozen_epochs
         for parameter in self.learned:
             parameter.requires_grad_(not frozen)
         started = time.perf_counter() - self.seconds
-        try:
-            for batch in self._batches():
-                self.seconds = time.perf_counter() - started
-                self._look()
-                self._take(batch)
-            means = (self.sums / len(self.plan)).tolist()
-            self._check(means[0])
-        except NumericalError as error:
-            self._go_back(error)
-            return False
-        record = EpochRecord(len(self.history) + 1, *means, *self._rates(self.step - 1), time.perf_counter() - started)
+        for batch in self._batches():
+            self.seconds = time.perf_counter() - started
+            self._look()
+            self._take(batch)
+        bound, expected_log_lik, kl_u, kl_h = (self.sums / len(self.plan)).tolist()
+        self._check(bound)
+        rates, seconds = self._rates(self.step - 1), time.perf_counter() - started
+        record = EpochRecord(len(self.history) + 1, bound, expected_log_lik, kl_u, kl_h, *rates, seconds)
         self.history.records.append(record)
         self.schedule.record(record.bound / self.plan.table.num_observed)
         self.is_open = False
-        return True
 
     def _open(self) -> None:
         if self.before_epoch is not None:
@@ -200,6 +207,9 @@ class _Run:
         rates, num_observed = self._rates(self.step), self.plan.table.num_observed
         self.sums += _step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
         self.step, self.taken = self.step + 1, self.taken + 1
+        if self.watched is not None:
+            self._check(float(self.sums[0]))
+            self.watched = copied(dict(self.model.named_parameters()))
 
     def _rates(self, step: int) -> tuple[float, float]:
         return self.schedule.rates(step) if self.settings.schedule else (self.schedule.learning_rate, 0.0)
@@ -288,26 +298,22 @@ class _Run:
     def _culprit(self) -> str | None:
         """Name of the parameter that went wrong, found by taking the steps since the last good state once more."""
         self._recall(self.good)
-        good = last = copied(dict(self.model.named_parameters()))
-        for batch in self._batches():
-            try:
-                self._take(batch)
-            except NumericalError:
-                break
-            if not bool(self.sums.isfinite().all()):
-                break
-            for name, parameter in self.model.named_parameters():
-                if not bool(parameter.isfinite().all()):
+        good = self.watched = copied(dict(self.model.named_parameters()))
+        with suppress(NumericalError):
+            while not self.schedule.is_over:
+                self._finish_epoch()
+        if bool(self.sums.isfinite().all()):
+            for name, value in self.model.named_parameters():
+                if not bool(value.isfinite().all()):
                     return name
-            last = copied(dict(self.model.named_parameters()))
         # All were finite, and led to where nothing can be computed: one of them has moved farthest.
         moves = {
             name: float(((value - good[name]).abs() / (1.0 + good[name].abs())).max())
-            for name, value in last.items()
+            for name, value in self.watched.items()
             if value.numel()
         }
-        name = max(moves, key=lambda name: moves[name], default=None)
-        return name if name is not None and moves[name] > 0.0 else None
+        farthest = max(moves, key=lambda name: moves[name], default=None)
+        return farthest if farthest is not None and moves[farthest] > 0.0 else None
 
 
 @torch.no_grad()
