@@ -265,6 +265,10 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         """Say in the table where its outputs are."""
         raise SettingError(f"{type(self).__name__} takes no output_coordinates: leave them out, or use TLVMOGP.")
 
+    def update(self, *observations: Any, **settings: Any) -> Self:
+        """Take in further observations without a fit, which only `TLVMOGP` can do."""
+        raise SettingError(f"{type(self).__name__} cannot be updated: fit it anew with all data, or use TLVMOGP.")
+
     # -- predicting ----------------------------------------------------------------------------------------------
 
     def predict(self, X: Any = None, return_std: bool = False, outputs: Any = None, *, exposure: Any = None) -> Any:
