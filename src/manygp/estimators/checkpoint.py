@@ -103,8 +103,8 @@ class Checkpoint(Journal):
                 raise
             raise ModelFileError(f"{self._path} is damaged ({in_words(error)}): remove it to begin anew.") from error
 
-    def keep_start(self, estimator: "Estimator", model: nn.Module, scaling: Scaling) -> None:
-        """Take note of where a fit begins."""
+    def keep_start(self, estimator: "Estimator", model: nn.Module, scaling: Scaling, survey: dict[str, str]) -> None:
+        """Take note of where a fit begins, and of what the survey has found."""
         described = copy.copy(estimator)
         described.model_, described.scaling_ = model, scaling
         described.n_features_in_, described.n_outputs_ = len(scaling.x_center), scaling.num_outputs
@@ -113,6 +113,7 @@ class Checkpoint(Journal):
             "model": {name: value.detach().clone() for name, value in model.state_dict().items()},
             "fixed": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
             "scaling": scaling.arrays(),
+            "survey": survey,
         }
         self._is_written = False
         self._write_if_due()

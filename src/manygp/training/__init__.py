@@ -8,13 +8,14 @@ tell a `Journal` how far they are, and go on from there.
 
 from manygp.training.climb import climb, climb_each
 from manygp.training.each import Minimum, minimise_each
-from manygp.training.history import EpochRecord, History, Recorder
+from manygp.training.history import Correction, EpochRecord, History, Recorder
 from manygp.training.journal import Journal
 from manygp.training.loop import Trainable, TrainingSettings, settle, train
 from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
 
 __all__ = [
+    "Correction",
     "EpochRecord",
     "History",
     "Journal",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manygp.training.history import EpochRecord, History
+from manygp.training.history import History
 
 __all__ = ["Journal", "State", "copied", "recalled_history", "told_history"]
 
@@ -55,9 +55,9 @@ def copied(state: Any) -> Any:
 
 def told_history(history: History) -> State:
     """A history as a state."""
-    return {"records": [asdict(record) for record in history.records], "stop_reason": history.stop_reason}
+    return asdict(history)
 
 
 def recalled_history(state: State) -> History:
     """What `told_history` was given."""
-    return History([EpochRecord(**record) for record in state["records"]], state["stop_reason"])
+    return History.from_plain(state)
