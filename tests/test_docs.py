@@ -23,6 +23,7 @@ LISTED = (
     ".data",
     ".likelihoods",
     ".paper",
+    ".report",
     ".plots",
     ".demo",
     ".kernels",
