@@ -337,18 +337,14 @@ def info(folder: Folder) -> None:
     from manygp.estimators import load
 
     estimator = load(folder)
-    history = estimator.history_
     features = getattr(estimator, "feature_names_in_", ())
     rows: dict[str, Any] = {
         "model": type(estimator).__name__,
         "inputs": f"{estimator.n_features_in_} ({some(list(features)) or 'unnamed'})",
         "outputs": f"{estimator.n_outputs_:,} ({some(estimator.output_names_)})",
-        "training": _course(history),
     }
-    if len(history):
-        rows["bound"] = f"{history['bound'][-1]:,.1f} nats"
     print_table(str(folder), rows)
-    print_table("settings", estimator.get_params())
+    print_results(estimator.summary())
 
 
 def _course(history: "History") -> str:

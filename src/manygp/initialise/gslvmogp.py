@@ -20,6 +20,7 @@ from manygp.initialise.survey import Survey
 from manygp.kernels import make_kernel, rescale_kernel
 from manygp.likelihoods import Gaussian
 from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.terms import Level
 from manygp.variational import CellBatch
 from manygp.variational.kronecker import NaturalKronecker
 
@@ -61,13 +62,14 @@ def initialise_at_prior(model: SeparableLatentModel, generator: torch.Generator,
 
 @dataclass(frozen=True)
 class _Component:
-    """Latent means (p, h), factors of their covariances, lengthscales (h,) and (d,), output scale of one component."""
+    """Latent means (p, h), factors of their covariances, lengthscales (h,) and (d,), scales of one component."""
 
     mean: Float[Tensor, "p h"]
     factor: Float[Tensor, "p h h"]
     latent_lengthscale: Float[Tensor, " h"]
     input_lengthscale: Float[Tensor, " d"]
     outputscale: float
+    share: float = 1.0
 
 
 @torch.no_grad()
@@ -91,8 +93,8 @@ def initialise(model: SeparableLatentModel, survey: Survey, found: Lengthscales,
     """
     table, values, scaling, rng = survey.table, survey.values, survey.scaling, survey.rng("separable")
     Q = model.num_components
-    if survey.levels is not None:
-        model.set_levels(torch.as_tensor(survey.levels))
+    for level in model.terms.of(Level):
+        level.set(torch.as_tensor(survey.levels))
     model.units.copy_(torch.as_tensor(found.lengthscale))
     components = [
         _component_without_factors(model, q, found, rng)
@@ -135,7 +137,8 @@ def _set_kernels(
     scale have the same linear part.
     """
     for component, on_inputs, on_latents in zip(components, model.input_kernels, model.latent_kernels, strict=True):
-        rescale_kernel(on_latents, component.latent_lengthscale * latent_stretch, 1.0)
+        share = component.share / latent_stretch**2
+        rescale_kernel(on_latents, component.latent_lengthscale * latent_stretch, 1.0, share)
         scale = component.outputscale * latent_stretch**2
         rescale_kernel(on_inputs, component.input_lengthscale * input_stretch, scale)
 
@@ -184,13 +187,13 @@ def _component_of_factors(
     row_factors, loadings = factors.row_factors[:, columns], factors.loadings[:, columns]
     missing = D - row_factors.shape[1]
     loadings = np.column_stack([loadings, 0.1 * rng.standard_normal((p, missing))])
-    filled, signal = np.column_stack([row_factors, np.zeros((len(row_factors), missing))]), found.signal
-    start = linear_latents(
-        table, filled, found.noise, signal / model.num_components, model.latents.prior_variance, _SQUARED_LENGTHSCALES
-    )
+    filled = np.column_stack([row_factors, np.zeros((len(row_factors), missing))])
+    # What all outputs share goes to the first component.
+    row_mean = factors.row_mean * (q == 0)
+    prior_variance = model.latents.prior_variance
+    start = linear_latents(table, row_mean, filled, found.noise, prior_variance, _SQUARED_LENGTHSCALES)
     input_lengthscale = found.lengthscale
     if model.num_components > 1:
-        # What all outputs share goes to the first component, whose kernel has the largest constant part in h.
         curves = row_factors if q else np.column_stack([row_factors, factors.row_mean])
         input_lengthscale = _curve_lengthscales(table, scaling, curves, found, rng)
     return _Component(
@@ -199,6 +202,7 @@ def _component_of_factors(
         start.lengthscale,
         torch.as_tensor(input_lengthscale / found.lengthscale),
         start.outputscale,
+        start.share,
     )
 
 
@@ -249,6 +253,7 @@ def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> 
         column=torch.as_tensor(column),
         cell_weight=table.num_observed / len(y),
         output_weight=torch.zeros(len(outputs), dtype=torch.float64),
+        row=torch.as_tensor(row),
         exposure=None if table.exposure is None else torch.as_tensor(table.exposure[row]),
     )
 

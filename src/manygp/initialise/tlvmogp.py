@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
-from manygp.embeddings import Residual
+from manygp.embeddings import Residual, is_near_identity
 from manygp.initialise.coarse import coarsen
 from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.inducing import greedy_inducing, sample_cells
@@ -19,11 +19,12 @@ from manygp.initialise.latents import linear_latents
 from manygp.initialise.likelihood import start_likelihood
 from manygp.initialise.survey import NoiseSpread, Survey
 from manygp.initialise.trend import start_trend
-from manygp.kernels import rescale_kernel
+from manygp.kernels import kernel_diagonal, rescale_kernel
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.terms import Level
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -180,8 +181,8 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
         start_trend(model, values, scaling, factors, survey.slopes)
     if isinstance(model.likelihood, PooledGaussian) and sizes.spread is not None:
         model.likelihood.set_deviation(torch.as_tensor(sizes.spread.deviation), sizes.spread.variance)
-    if survey.levels is not None:
-        model.set_levels(torch.as_tensor(survey.levels))
+    for level in model.terms.of(Level):
+        level.set(torch.as_tensor(survey.levels))
     is_whole = values.num_inputs == survey.table.num_inputs
     seen = values if survey.levels is None else survey.table
     start_likelihood(model, seen, scaling, factors if is_whole else None, survey.rng("likelihood"))
@@ -193,15 +194,21 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
 def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, generator: torch.Generator) -> None:
     table, d, noise, outputscale = survey.values, survey.table.num_features, sizes.found.noise, sizes.found.signal
     model.units[:d] = torch.as_tensor(sizes.found.lengthscale)
+    if model.box is not None:
+        x = survey.scaling.scale_x(survey.table.X)
+        model.box.copy_(torch.as_tensor(np.stack([x.min(0), x.max(0)])) / model.units[:d])
     latent_lengthscale: Float[Tensor, " h"] | float = 1.0
+    share = 1.0
     if sizes.factors is not None:
         shortest, longest = _SQUARED_LENGTHSCALES
         bounds = (shortest, longest if model.coordinates is None else np.inf)
-        prior_variance, row_factors = model.latents.prior_variance, sizes.factors.row_factors
-        unexplained = sizes.factors.noise_variance if sizes.has_neighbors else 0.0
-        start = linear_latents(table, row_factors, noise, outputscale, prior_variance, bounds, unexplained)
-        latent_lengthscale, outputscale = start.lengthscale, start.outputscale
-        model.latents.mean.copy_(torch.as_tensor(sizes.factors.loadings))
+        prior_variance, factors = model.latents.prior_variance, sizes.factors
+        unexplained = factors.noise_variance if sizes.has_neighbors else 0.0
+        row_mean, row_factors = factors.row_mean, factors.row_factors
+        start = linear_latents(table, row_mean, row_factors, noise, prior_variance, bounds, unexplained)
+        if is_near_identity(model.embedding):
+            latent_lengthscale, outputscale, share = start.lengthscale, start.outputscale, start.share
+        model.latents.mean.copy_(torch.as_tensor(factors.loadings))
         model.latents.set_factor(start.factor)
         if model.coordinates is not None and isinstance(model.embedding, Residual):
             model.embedding.shrink(_QUIET)
@@ -215,11 +222,7 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
     if len(lengthscale) == len(model.units):
         # The embedding starts near the identity, so its last dimensions are the latents.
         lengthscale[d:] = latent_lengthscale
-    rescale_kernel(model.gp.kernel, lengthscale, outputscale)
-    if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
-        # What jitter adds to variances of f should not exceed the noise.
-        model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
+    rescale_kernel(model.gp.kernel, lengthscale, outputscale, share)
     for term in model.terms:
         term.start(model.units[:d], noise)
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
@@ -228,6 +231,11 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
     x, output, _ = sample_cells(table, survey.scaling, candidates, rng)
     e = model.embed(torch.as_tensor(x), model.latents.mean[torch.as_tensor(output)])
     model.gp.Z.copy_(greedy_inducing(model.gp.kernel, e, m))
+    if isinstance(model.likelihood, Gaussian):
+        model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+        # What jitter adds to variances of f should not exceed the noise.
+        variance = float(kernel_diagonal(model.gp.kernel, e).mean())
+        model.gp.jitter = min(model.gp.jitter, max(noise / variance, _LEAST_JITTER))
 
 
 @torch.no_grad()

@@ -27,6 +27,8 @@ class OwnPart(Term):
         Variance d of all outputs to start from.
     """
 
+    name = "own part"
+
     def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
         super().__init__()
         self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)

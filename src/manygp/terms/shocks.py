@@ -24,6 +24,7 @@ class SharedShocks(Term):
         Source of the loadings to start from, for at zero all gradients are zero; None is one that is always the same.
     """
 
+    name = "shared shocks"
     is_noise = True
 
     def __init__(
@@ -33,6 +34,9 @@ class SharedShocks(Term):
         self.loading = RowValues(num_outputs, latent_dim, rank, spread=scale**2)
         with torch.no_grad():
             self.loading.deviation.normal_(0.0, scale, generator=generator or torch.Generator())
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.loading.deviation.shape[1],)
 
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
