@@ -110,13 +110,8 @@ def _data(table: Table) -> dict[str, Any]:
 def _choice(model: Estimator) -> dict[str, Any]:
     given = {key: _short(value) for key, value in model._settings_.items()}
     usual = {key: _short(value) for key, value in type(model)().get_params(deep=False).items()}
-    sizes = {key: _short(value) for key, value in model._sizes().items() if type(value) in (int, float, str)}
-    summary = getattr(model, "summary", None)
-    return {
-        "sizes": sizes,
-        "settings": {key: value for key, value in given.items() if value != usual.get(key)},
-        "summary": str(summary()) if callable(summary) else "",
-    }
+    settings = {key: value for key, value in given.items() if value != usual.get(key)}
+    return {"summary": model.summary(), "settings": settings}
 
 
 def _short(value: Any) -> str:
