@@ -79,6 +79,7 @@ BESIDE = {
     "manygp": [
         *ESTIMATORS.values(),
         manygp.Prediction,
+        manygp.Comparison,
         manygp.training.History,
         manygp.data,
         manygp.training,

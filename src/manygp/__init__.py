@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from manygp._version import __version__
 
 if TYPE_CHECKING:
+    from manygp.comparison import Comparison, compare
     from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
     from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load, scorer
     from manygp.prediction import Prediction
@@ -25,6 +26,7 @@ __all__ = [
     "SGPRN",
     "SVLMC",
     "TLVMOGP",
+    "Comparison",
     "DataError",
     "IndGP",
     "ManyGPError",
@@ -34,12 +36,13 @@ __all__ = [
     "Prediction",
     "SettingError",
     "__version__",
+    "compare",
     "load",
     "scorer",
 ]
 
 # Where public names live, the cheapest to import first.
-_HOMES = ("manygp.errors", "manygp.prediction", "manygp.estimators")
+_HOMES = ("manygp.errors", "manygp.prediction", "manygp.estimators", "manygp.comparison")
 
 
 def __getattr__(name: str) -> Any:

@@ -263,24 +263,57 @@ def evaluate(
 
 @app.command()
 @one_sentence_errors
+def compare(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scores and the report.", show_default=False)],
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas (default: five plain ones and three models).", show_default=False
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Fit the recommended model to everything and save it.")
+    ] = False,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
+    output_column: OutputColumn = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare plain methods and models on cells held out as your own gaps are, and recommend one."""
+    from manygp.cli.comparing import print_comparison, write_comparison
+    from manygp.cli.reading import listed
+    from manygp.comparison import compare as compare_methods
+    from manygp.estimators.persistence import check_target
+
+    if refit:
+        check_target(out / "model")
+    check_place(out / "scores.csv")
+    table = _read(data, "train", x, y, where, output_column).table()
+    found = compare_methods(table, models=listed(models), seconds=seconds, refit=refit, progress=not quiet)
+    print_comparison(found)
+    for path in write_comparison(out, found):
+        remark(f"Wrote {path}.")
+
+
+@app.command()
+@one_sentence_errors
 def info(folder: Folder) -> None:
     """Tell what a model folder holds."""
     from manygp.cli.reading import some
     from manygp.estimators import load
 
     estimator = load(folder)
-    history = estimator.history_
     features = getattr(estimator, "feature_names_in_", ())
     rows: dict[str, Any] = {
         "model": type(estimator).__name__,
         "inputs": f"{estimator.n_features_in_} ({some(list(features)) or 'unnamed'})",
         "outputs": f"{estimator.n_outputs_:,} ({some(estimator.output_names_)})",
-        "training": _course(history),
     }
-    if len(history):
-        rows["bound"] = f"{history['bound'][-1]:,.1f} nats"
     print_table(str(folder), rows)
-    print_table("settings", estimator.get_params())
+    print_results(estimator.summary())
 
 
 def _course(history: "History") -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
@@ -23,13 +23,16 @@ from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
+from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
+from manygp.estimators.summary import noise_std, summarise
 from manygp.estimators.tables import given_table
-from manygp.likelihoods import Likelihood, Noiseless
+from manygp.likelihoods import Gaussian, Likelihood, Noiseless, likelihood_name
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
 from manygp.training import History
@@ -44,8 +47,8 @@ _CHUNK_NUMBERS = 8_000_000
 class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
-    A leaf stores its settings in `__init__` and defines `_fit_table`, which sets `model_`, `scaling_` and `history_`,
-    and `_restore`, which rebuilds an untrained model of given sizes.
+    A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
+    names the `Config` that builds its model.
 
     Attributes
     ----------
@@ -53,6 +56,8 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         Number of input columns and of outputs.
     output_names_
         Names of the outputs, in order.
+    config_
+        What the model is, with nothing left open.
     history_
         Bound and its terms per epoch, and why training stopped.
     exposure_
@@ -77,6 +82,7 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     _flat_: bool
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
+    _config_class: type[Config]
 
     @abstractmethod
     def _check_settings(self) -> None:
@@ -86,26 +92,73 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     def _fit_table(self, table: Table) -> None:
         """Train on a table and set `model_`, `scaling_` and `history_`."""
 
+    @property
     @abstractmethod
-    def _restore(self, sizes: dict[str, Any]) -> nn.Module:
-        """An untrained model of the sizes that `_sizes` told."""
+    def _preset(self) -> Preset:
+        """How the model is made, begun and trained."""
 
-    def _build(self, sizes: dict[str, Any], *generator: torch.Generator) -> Any:
+    @property
+    def config_(self) -> Config:
+        """What the model is, with nothing left open: its resolved configuration."""
+        self._check_fitted()
+        return self._resolved()
+
+    @property
+    def noise_std_(self) -> FloatArray:
+        """Standard deviations of Gaussian noise of every output in the user's units, shape (p,)."""
+        self._check_fitted()
+        if not isinstance(self.model_.likelihood, Gaussian):
+            raise SettingError(
+                f"{likelihood_name(self.model_.likelihood)!r} has no noise variance: only Gaussians have."
+            )
+        return noise_std(self.model_.likelihood, self.scaling_.y_scale)
+
+    @property
+    def lengthscales_(self) -> FloatArray:
+        """Lengthscales of the inputs in the user's units, shape (d,), or (q, d) for several kernels."""
+        self._check_fitted()
+        found = self._lengthscales()
+        if found is None:
+            raise SettingError("A kernel of your own keeps its lengthscales itself: look at model_.")
+        return found
+
+    def _lengthscales(self) -> FloatArray | None:
+        """Lengthscales in the user's units, where the kernels are ours."""
+        return None
+
+    def summary(self) -> str:
+        """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
+        self._check_fitted()
+        return summarise(self)
+
+    def _resolved(self) -> Config:
+        """The configuration of the model as it is now."""
+        config: Config = self.model_.config
+        return config
+
+    def _sizes(self) -> dict[str, Any]:
+        """The configuration as it is saved, from which `_restore` makes an untrained model like the fitted one."""
+        return self._resolved().plain()
+
+    def _restore(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> Any:
+        """An untrained model of the sizes that `_sizes` told; what they do not tell is as the settings have it."""
+        config = self._config_class.of(self, {"natural": self._preset.natural} | sizes)
+        model = config.build(generator)
+        model.config = config  # type: ignore[assignment]
+        return model
+
+    def _build(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> Any:
         """An untrained model, unless it would not fit into memory, where training takes a few times as much."""
         memory = total_memory(resolve_device(self.device))
         try:
             with Allotment(memory / 4):
-                return self._restore(sizes, *generator)
+                return self._restore(sizes, generator)
         except TooLarge as error:
             shown = ", ".join(f"{key}={value}" for key, value in sizes.items() if type(value) is int)
             raise SettingError(
                 f"A {type(self).__name__} of {shown} has a part of {bytes_in_words(error.num_bytes)}, and there are "
                 f"{bytes_in_words(memory)} of memory in all: choose smaller sizes."
             ) from error
-
-    @abstractmethod
-    def _sizes(self) -> dict[str, Any]:
-        """What `_restore` needs to know of the fitted model, as plain numbers."""
 
     def _kept_data(self) -> dict[str, FloatArray | IntArray]:
         """Data that are saved beside the model, by name, since predictions or users need them; a leaf may add some."""

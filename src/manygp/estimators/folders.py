@@ -24,8 +24,8 @@ from manygp.errors import ModelFileError
 
 __all__ = ["FORMAT", "check_target", "model_path", "read_folder", "write_folder"]
 
-FORMAT = 2
-_MANIFEST, _OLD_TENSORS = "manygp.json", "tensors.safetensors"
+FORMAT = 3
+_MANIFEST = "manygp.json"
 _TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 _TEMPORARY = re.compile(r"\.manygp-[0-9a-f]{32}\.tmp")
 # Files that systems put into folders by themselves.
@@ -220,7 +220,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
     entry = _tensors_entry(manifest)
-    if manifest["format"] > 1 and manifest.get("sha256") != _digest(manifest):
+    if manifest.get("sha256") != _digest(manifest):
         raise ValueError(f"{_MANIFEST} is not as it was written")
     content = _read(folder / entry["file"], entry.get("bytes"), exactly=True)
     if "sha256" in entry and hashlib.sha256(content).hexdigest() != entry["sha256"]:
@@ -229,9 +229,7 @@ def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _tensors_entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What a manifest says of its tensors: file, bytes and digest; the first format had the file alone."""
-    if manifest["format"] == 1:
-        return {"file": _OLD_TENSORS}
+    """What a manifest says of its tensors: file, bytes and digest."""
     entry = manifest.get("tensors")
     if not isinstance(entry, dict) or set(entry) != {"file", "bytes", "sha256"}:
         raise ValueError("it does not say where its tensors are")
@@ -261,10 +259,11 @@ def _parse(text: bytes) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "format" not in manifest or "estimator" not in manifest:
         raise ValueError("it does not describe a model")
     version = manifest["format"]
-    if type(version) is not int or not 1 <= version <= FORMAT:
+    if type(version) is not int or version != FORMAT:
+        is_old = type(version) is int and 0 < version < FORMAT
         raise ValueError(
             f"it was written by ManyGP {str(manifest.get('manygp'))[:20]!r} in format {str(version)[:20]}, and this "
-            f"version knows formats 1 to {FORMAT}: upgrade ManyGP to load it"
+            f"version knows format {FORMAT}: {'fit it again' if is_old else 'upgrade ManyGP to load it'}"
         )
     return manifest
 

@@ -7,12 +7,13 @@ L-BFGS up one bound, `minimise_each` of BFGS on many small problems at once, and
 
 from manygp.training.climb import climb, climb_each
 from manygp.training.each import Minimum, minimise_each
-from manygp.training.history import EpochRecord, History, Recorder
+from manygp.training.history import Correction, EpochRecord, History, Recorder
 from manygp.training.loop import Trainable, TrainingSettings, settle, train
 from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
 
 __all__ = [
+    "Correction",
     "EpochRecord",
     "History",
     "Minimum",
