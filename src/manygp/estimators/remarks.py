@@ -19,7 +19,7 @@ _SAMPLE = 1000
 _LARGE_COUNTS = 30.0
 # Cells that tell whether anything was learnt, the share of their variance around means that is nothing, and the largest
 # weight that one of them has in its own prediction.
-_LEAST_CELLS, _NOTHING, _MOST_WEIGHT = 100, 0.02, 0.99
+_LEAST_CELLS, _NOTHING, _MOST_WEIGHT = 100, 0.02, 0.9
 
 
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
@@ -71,10 +71,11 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     own_mean = (np.bincount(output, y) / np.maximum(np.bincount(output), 1))[output]
     # An output with a single cell in the sample is its own mean.
     several = count > 1
-    error = (y - seen.mean) / unit / (1.0 - weight)
-    plain = (y - own_mean) / unit * count / np.maximum(count - 1, 1)
-    left, spread = np.square(error[several]).sum(), np.square(plain[several]).sum()
-    if spread > 0 and left > (1.0 - _NOTHING) * spread:
+    error, plain = (y - seen.mean) / unit, (y - own_mean) / unit * count / np.maximum(count - 1, 1)
+    without = error / (1.0 - weight)
+    fitted, left, spread = (np.square(part[several]).sum() for part in (error, without, plain))
+    # What follows its own cells closely has weights that say little, and has learnt something.
+    if fitted > 0.5 * spread and left > (1.0 - _NOTHING) * spread:
         _warn(
             "The fit explains next to nothing of the observations beyond the means of the outputs "
             f"({left / spread:.0%} of their variance is left where cells are left out): they may be noise, or the "
@@ -84,7 +85,7 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
 
 def _has_run_out(estimator: Any) -> bool:
     """Whether training ended by itself: what was cut short has said nothing yet."""
-    is_whole = estimator.history_.stop_reason != "interrupted"
+    is_whole = len(estimator.history_) > 0 and estimator.history_.stop_reason != "interrupted"
     return is_whole and isinstance(getattr(estimator, "epochs", "auto"), str)
 
 
