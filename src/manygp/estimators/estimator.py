@@ -31,9 +31,9 @@ from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
-from manygp.estimators.summary import noise_std, summarise
+from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
-from manygp.likelihoods import Gaussian, Likelihood, Noiseless, likelihood_name
+from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
 from manygp.training import History, Journal
@@ -45,7 +45,7 @@ __all__ = ["Estimator"]
 _CHUNK_NUMBERS = 8_000_000
 
 
-class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
+class Estimator(ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
     A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
@@ -99,45 +99,6 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     @abstractmethod
     def _preset(self) -> Preset:
         """How the model is made, begun and trained."""
-
-    @property
-    def config_(self) -> Config:
-        """What the model is, with nothing left open: its resolved configuration."""
-        self._check_fitted()
-        return self._resolved()
-
-    @property
-    def noise_std_(self) -> FloatArray:
-        """Standard deviations of Gaussian noise of every output in the user's units, shape (p,)."""
-        self._check_fitted()
-        if not isinstance(self.model_.likelihood, Gaussian):
-            raise SettingError(
-                f"{likelihood_name(self.model_.likelihood)!r} has no noise variance: only Gaussians have."
-            )
-        return noise_std(self.model_.likelihood, self.scaling_.y_scale)
-
-    @property
-    def lengthscales_(self) -> FloatArray:
-        """Lengthscales of the inputs in the user's units, shape (d,), or (q, d) for several kernels."""
-        self._check_fitted()
-        found = self._lengthscales()
-        if found is None:
-            raise SettingError("A kernel of your own keeps its lengthscales itself: look at model_.")
-        return found
-
-    def _lengthscales(self) -> FloatArray | None:
-        """Lengthscales in the user's units, where the kernels are ours."""
-        return None
-
-    def summary(self) -> str:
-        """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
-        self._check_fitted()
-        return summarise(self)
-
-    def _resolved(self) -> Config:
-        """The configuration of the model as it is now."""
-        config: Config = self.model_.config
-        return config
 
     def _sizes(self) -> dict[str, Any]:
         """The configuration as it is saved, from which `_restore` makes an untrained model like the fitted one."""
