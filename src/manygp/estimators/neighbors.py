@@ -44,7 +44,7 @@ class NeighborGroups:
         rng: np.random.Generator,
     ):
         self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng)
-        self._model = model
+        self._model, self.device = model, device
         self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
         self._row, self._output, y = table.cells(self.plan.places)
         self._y = scaling.scale_y(y, self._output)

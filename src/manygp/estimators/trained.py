@@ -234,8 +234,12 @@ class TrainedEstimator(Estimator):
             steps_per_epoch=len(plan),
             learning_rate=given(self.learning_rate, self._preset.learning_rate),
             epochs=given(self.epochs, self._preset.epochs),
-            max_epochs=min(max(most, _MIN_EPOCHS), _MAX_EPOCHS),
+            max_epochs=min(max(most, _MIN_EPOCHS), self._most_epochs(model, len(plan))),
         )
+
+    def _most_epochs(self, model: Any, steps: int) -> int:
+        """Epochs of so many steps that an automatic run may take; a leaf that knows better tells."""
+        return _MAX_EPOCHS
 
     def _training_settings(self, epochs: int) -> TrainingSettings:
         natural = self._preset.natural

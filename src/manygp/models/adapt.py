@@ -17,8 +17,11 @@ __all__ = ["Adaptation", "NewCells", "adapt_outputs", "refine_latents"]
 # Damped steps on θ, before and after those on parameters of the likelihood; a step this small, in standard deviations
 # of the posterior, is the last.
 _STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
+# The damping to begin with, and the most before an output stays where it is.
 _DAMPING, _MAX_DAMPING = 1e-3, 1e6
+# Steps of Adam on what the likelihood has for each output, and their size.
 _LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
+# How much outputs differ in such a parameter: at least, and where there is one output alone.
 _LEAST_SPREAD, _UNKNOWN_SPREAD = 1e-2, 1.0
 
 

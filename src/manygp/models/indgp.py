@@ -38,7 +38,9 @@ __all__ = [
 _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 # Standard deviations of log parameters around those of all outputs together: an output with few cells says little.
 _SPREAD = 0.5
+# Evaluations of the search once outputs are drawn to each other.
 _POOLED_EVALUATIONS = 5
+# The least noise that a search begins with.
 _MIN_NOISE = 1e-4
 
 
