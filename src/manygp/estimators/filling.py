@@ -9,7 +9,7 @@ import pandas as pd
 
 from manygp.data.adapters import own_inputs, own_names
 from manygp.data.containers import OTHER_FRAMES, container_of
-from manygp.data.frames import as_list, check_columns, long_parts
+from manygp.data.frames import as_list, chosen_inputs, long_parts
 from manygp.data.labels import as_dates, check_rows
 from manygp.data.names import given_names, match_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, like_native
@@ -110,10 +110,9 @@ def _inputs(X: Any, held: Any, chosen: list[Hashable] | None, container: str) ->
         return X
     if chosen is None and container not in OTHER_FRAMES:
         return own_inputs(held)
-    if not isinstance(held, pd.DataFrame) or chosen is None:
-        raise DataError("inputs= names the columns of a frame that hold the inputs; give a frame and inputs= alone.")
-    check_columns(held, "The frame", chosen)
-    return held[chosen]
+    if not isinstance(held, pd.DataFrame):
+        raise DataError("inputs= names columns of a frame of values; give a frame, or X without inputs=.")
+    return chosen_inputs(held, chosen)[0]
 
 
 def _known_columns(estimator: Any, held: Any, inputs: list[Hashable]) -> tuple[IntArray, IntArray]:
