@@ -129,6 +129,15 @@ def fit(
     y: ValueNames = None,
     where: Where = None,
     output_column: OutputColumn = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in which the fit keeps how far it has come; the same command goes on from there. It is "
+            "removed once the model is saved.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Time between two writes: 90s, 5min, 2h.")] = "5min",
     report_to: Annotated[
         Path | None, typer.Option("--report", help="Write a report, too: an HTML or Markdown file.", show_default=False)
     ] = None,
@@ -136,10 +145,12 @@ def fit(
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes. With
+    --checkpoint, the same command then goes on where it was.
     """
     from manygp.cli.settings import model_class, parse_settings
     from manygp.estimators import ESTIMATORS
+    from manygp.estimators.checkpoint import remove_checkpoint
     from manygp.estimators.persistence import check_target
     from manygp.training.interrupts import ending_early
 
@@ -154,11 +165,14 @@ def fit(
     table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
-        estimator = kind(**chosen).fit(table)
-        if estimator.history_.stop_reason == "interrupted":
+        estimator = kind(**chosen).fit(table, checkpoint=checkpoint, checkpoint_every=checkpoint_every)
+        is_interrupted = estimator.history_.stop_reason == "interrupted"
+        if is_interrupted:
             remark("Interrupted: what was learnt so far is kept.")
         remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
         estimator.save(out)
+        if checkpoint is not None and not is_interrupted:
+            remove_checkpoint(checkpoint)
     remark(f"Saved to {out}.")
     if report_to is not None:
         from manygp.report import write_report

@@ -10,6 +10,7 @@ __all__ = ["pooled_prior"]
 
 # Step of the finite differences, in logarithms of parameters.
 _STEP = 1e-3
+# Rounds in which the centre and the spread of many estimates are found.
 _ROUNDS = 100
 # Fewer problems than this cannot tell how much problems differ; a spread below the least makes no difference.
 _LEAST_PROBLEMS, _LEAST_SPREAD = 3, 0.03
@@ -55,7 +56,8 @@ def pooled_prior(
         # M step: τ² = mean of (m_p − c)² + diag S_p
         c = (center + m.sum(0)) / (u + 1)
         variance = ((m - c).square() + S.diagonal(dim1=-2, dim2=-1)).mean(0, keepdim=True)
-        variance.clamp_(min=_LEAST_SPREAD**2)
+        # Flat evidence would let it grow for ever.
+        variance.clamp_(min=_LEAST_SPREAD**2, max=_FAR**2)
     return c, variance.sqrt()
 
 
