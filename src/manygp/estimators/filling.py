@@ -9,8 +9,8 @@ import pandas as pd
 
 from manygp.data.adapters import own_inputs, own_names
 from manygp.data.containers import OTHER_FRAMES, container_of
-from manygp.data.frames import as_list, check_columns, long_parts
-from manygp.data.labels import as_dates, check_rows
+from manygp.data.frames import as_list, chosen_inputs, long_parts
+from manygp.data.labels import check_rows
 from manygp.data.names import given_names, match_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, like_native
 from manygp.data.table import FloatArray, IntArray
@@ -55,7 +55,7 @@ def fill_table(
     columns, outputs = _known_columns(estimator, held, chosen or [])
     values = as_numbers(held.iloc[:, columns] if isinstance(held, pd.DataFrame) else held, "y", allow_dates=False)
     cells = values.reshape(len(values), -1)
-    numbers = estimator._check_inputs(as_dates(where, estimator._axes_))
+    numbers, _ = estimator._asked(where)
     if cells.shape != (len(numbers), len(outputs)):
         raise DataError(
             f"y has shape {values.shape}, for {len(numbers)} inputs and {len(outputs)} outputs; give a row for each "
@@ -90,7 +90,7 @@ def fill_long(
     positions = {name: i for i, name in enumerate(estimator.output_names_)}
     outputs = np.array([positions.get(name, -1) for name in match_names(given_names(labels), estimator.output_names_)])
     _check_some(outputs, given_names(labels), estimator)
-    numbers = estimator._check_inputs(as_dates(x, estimator._axes_))
+    numbers, _ = estimator._asked(x)
     row = np.flatnonzero(np.isnan(values) & (outputs >= 0))
     found = _gaps(estimator, numbers, row, outputs[row], None, statistics, level)
     filled = {}
@@ -110,10 +110,9 @@ def _inputs(X: Any, held: Any, chosen: list[Hashable] | None, container: str) ->
         return X
     if chosen is None and container not in OTHER_FRAMES:
         return own_inputs(held)
-    if not isinstance(held, pd.DataFrame) or chosen is None:
-        raise DataError("inputs= names the columns of a frame that hold the inputs; give a frame and inputs= alone.")
-    check_columns(held, "The frame", chosen)
-    return held[chosen]
+    if not isinstance(held, pd.DataFrame):
+        raise DataError("inputs= names columns of a frame of values; give a frame, or X without inputs=.")
+    return chosen_inputs(held, chosen)[0]
 
 
 def _known_columns(estimator: Any, held: Any, inputs: list[Hashable]) -> tuple[IntArray, IntArray]:
