@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 PROMISES = {
     "cells": lambda names: names["dist"].shape == (2,),
     "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
+    "feed": lambda names: names["error"] < 0.25 * names["alone"] and not names["model"].refit_advised_,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
     "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,

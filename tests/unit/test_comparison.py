@@ -1,4 +1,4 @@
-"""Comparisons: cells are held out as the table's own gaps are, and the plainest method that is as good is recommended."""
+"""Comparisons: cells are held out as the table's own gaps are, and the plainest good method is recommended."""
 
 import numpy as np
 import pandas as pd

@@ -61,7 +61,9 @@ def block_split(
     """
     if start not in ("random", "end"):
         raise SettingError(f'start={start!r} is no place for a stretch; choose "random" or "end".')
-    num_outputs = _share(output_fraction, table.num_outputs, "output_fraction")
+    num_outputs = (
+        table.num_outputs if output_fraction == 1 else _share(output_fraction, table.num_outputs, "output_fraction")
+    )
     chosen = np.sort(rng.choice(table.num_outputs, num_outputs, replace=False))
     order = np.argsort(table.X[:, 0], kind="stable") if table.num_features == 1 else np.arange(table.num_inputs)
     rank = np.empty(table.num_inputs, dtype=np.int64)

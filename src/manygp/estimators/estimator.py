@@ -23,6 +23,7 @@ from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.checkpoint import open_checkpoint
 from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
@@ -35,7 +36,7 @@ from manygp.estimators.tables import given_table
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless, likelihood_name
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
-from manygp.training import History
+from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
 __all__ = ["Estimator"]
@@ -80,6 +81,8 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     _settings_: dict[str, Any]
     _seed: int
     _flat_: bool
+    # How far a fit has come, while it runs.
+    _journal: Journal = Journal()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
     _config_class: type[Config]
@@ -191,6 +194,8 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         layer: str | None = None,
         inputs: Sequence[Hashable] | None = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -221,11 +226,16 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
             by output name; "names" if the names of the outputs are their coordinates; "coords" for the coordinates of a
             DataArray. Any numbers will do: latitude and longitude (see `coordinate_system`), altitude, embeddings of
             genes.
+        checkpoint
+            Folder in which the fit keeps how far it has come. The same call finds it there after a crash or an
+            interrupt, goes on, and ends as if it had never stopped. What it needs of it stays there after the fit.
+        checkpoint_every
+            Time between two writes: text such as "90s", "5min" or "2h", or seconds.
         """
         table = given_table(X, y, mask, output_names, layer, inputs)
         if isinstance(output_coordinates, str) and output_coordinates == "coords":
             output_coordinates = coordinates_of(X if y is None else y, table.output_names)
-        self._fit(table, exposure, output_coordinates)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
         rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
@@ -241,6 +251,8 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
@@ -256,15 +268,23 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
             Names of all outputs in order; by default those that occur.
         exposure
             As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
-        output_coordinates
+        output_coordinates, checkpoint, checkpoint_every
             As in `fit`.
         """
         table = cells_table(x, outputs, y, output_names)
-        self._fit(table, None if exposure is None else observed_exposure(exposure, y), output_coordinates)
+        exposure = None if exposure is None else observed_exposure(exposure, y)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         self._flat_ = False
         return self
 
-    def _fit(self, table: Table, exposure: Any = None, output_coordinates: Any = None) -> None:
+    def _fit(
+        self,
+        table: Table,
+        exposure: Any = None,
+        output_coordinates: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: Any = "5min",
+    ) -> None:
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
         if exposure is not None:
@@ -278,7 +298,11 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
-            self._fit_table(table)
+            self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
+            try:
+                self._fit_table(table)
+            finally:
+                del self._journal
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure
@@ -297,6 +321,10 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     def _place(self, table: Table, output_coordinates: Any) -> None:
         """Say in the table where its outputs are."""
         raise SettingError(f"{type(self).__name__} takes no output_coordinates: leave them out, or use TLVMOGP.")
+
+    def update(self, *observations: Any, **settings: Any) -> Self:
+        """Take in further observations without a fit, which only `TLVMOGP` can do."""
+        raise SettingError(f"{type(self).__name__} cannot be updated: fit it anew with all data, or use TLVMOGP.")
 
     # -- predicting ----------------------------------------------------------------------------------------------
 

@@ -242,7 +242,8 @@ class IndGP(TrainedEstimator):
             super()._fit_table(table)
             return
         resolve_dtype(self.dtype)
-        seed, device, clock = resolve_seed(self.random_state), resolve_device(self.device), Clock()
+        seed, device = self._journal.seed(resolve_seed(self.random_state)), resolve_device(self.device)
+        clock = Clock()
         rng = np.random.default_rng(seed)
         survey = self._survey(table, rng)
         scaling = self._scaling(survey)
@@ -253,10 +254,11 @@ class IndGP(TrainedEstimator):
         if self._preset.from_data:
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
             clock.begun()
-            climb = maximise_evidence(model, found.lengthscale, found.signal, found.noise, pool=True)
+            start = found.lengthscale, found.signal, found.noise
+            climb = maximise_evidence(model, *start, pool=True, journal=self._journal)
         else:
             rate = given(self.learning_rate, self._preset.learning_rate)
-            climb = climb_evidence(model, given(self.epochs, self._preset.epochs), rate)
+            climb = climb_evidence(model, given(self.epochs, self._preset.epochs), rate, self._journal)
         clock.tell(climb.history, self.__dict__.pop("_last_survey", None))
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, climb.history, seed
 

@@ -329,7 +329,7 @@ class OILMM(TrainedEstimator):
         steps = given(self.epochs, _MAX_STEPS)
         if not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= steps:
             model.likelihood.requires_grad_(False)
-        history = climb_likelihood(model, rows, table.num_observed, steps)
+        history = climb_likelihood(model, rows, table.num_observed, steps, self._journal)
         if history.stop_reason == "epochs" and self.epochs == "auto":
             history.stop_reason = "budget"
         return history

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,11 +13,12 @@ from torch import nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
+from manygp.data.splits import block_split, random_split
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
-from manygp.estimators.corrections import CORRECTIONS, ROW_EFFECTS, correct
+from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
 from manygp.estimators.neighbors import NeighborGroups
 from manygp.estimators.preset import PUBLISHED
 from manygp.estimators.settings import (
@@ -47,6 +49,11 @@ BOUNDS = ("standard", "tight")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
 _NEIGHBORS, _LEAST_CELLS = 48, 2000
+# What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
+# these shares at most.
+_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
+# Steps of such a model at most, unless these are too few or too many epochs.
+_NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -281,19 +288,36 @@ class TLVMOGP(AdaptiveEstimator):
     def _train_with_neighbors(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
-        groups = NeighborGroups(model, table, scaling, model.num_neighbors, device, np.random.default_rng(seed))
+        rng, left_out = np.random.default_rng(seed), list[Table]()
+        everything = NeighborGroups(model, table, scaling, model.num_neighbors, device, rng)
+        groups = everything
+        if NOISE in self._corrections() and self._corrects_likelihood(table, given(self.epochs, math.inf)):
+            # Cells that training does not see tell how sure it may be.
+            outputs = min(1.0, _LEFT_OUT / (_LEFT_STRETCH * table.num_observed))
+            rest, far = block_split(table, outputs, _LEFT_STRETCH, rng)
+            rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
+            groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
         schedule = self._schedule(groups.plan, model)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
-        groups.arrange()
-        settle(model, groups.plan, dtype=dtype, device=device, seed=seed)
-        model.observed = groups.observed()
-        return self._corrected(model, table, scaling, seed, history)
+        if left_out and history.stop_reason != "interrupted":
+            self._settle(model, groups, dtype, seed)
+            history = self._corrected(model, table, scaling, seed, history, left_out)
+        self._settle(model, everything, dtype, seed)
+        return history
 
-    def _corrected(self, model: Any, table: Table, scaling: Scaling, seed: int, history: History) -> History:
-        """What follows training."""
+    def _settle(self, model: Any, groups: NeighborGroups, dtype: torch.dtype, seed: int) -> None:
+        """Let a model know the cells of some groups and no others."""
+        groups.arrange()
+        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed)
+        model.observed = groups.observed()
+
+    def _corrected(
+        self, model: Any, table: Table, scaling: Scaling, seed: int, history: History, left_out: Sequence[Table] = ()
+    ) -> History:
+        """What follows training; with neighbours, by cells that were left out of it."""
         if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
             with undone_by_interrupts(model, history):
-                history.corrections = correct(model, table, scaling, seed, self._corrections())
+                history.corrections = correct(model, table, scaling, seed, self._corrections(), left_out)
         for made in history.corrections:
             logger.info("%s after training: %s", made.name, made.effect)
         return history
@@ -340,6 +364,12 @@ class TLVMOGP(AdaptiveEstimator):
         m = len(model.gp.Z)
         # Two products with the batch, and half a dozen among inducing points.
         return 2.0 * cells * m**2 + 6.0 * m**3
+
+    def _most_epochs(self, model: TransformedLatentModel, steps: int) -> int:
+        if not model.num_neighbors:
+            return super()._most_epochs(model, steps)
+        # What neighbours see is learnt soon; more steps only make a model surer of itself.
+        return int(np.clip(_NEIGHBOR_STEPS // steps, *_NEIGHBOR_EPOCHS))
 
     def _budget(self, model: TransformedLatentModel, cells: int) -> float:
         # The more dimensions, the more there is to learn about the embedding.

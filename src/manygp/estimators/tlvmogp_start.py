@@ -15,7 +15,7 @@ from manygp.initialise.tlvmogp import choose_sizes, choose_spectral_bound, initi
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs
-from manygp.terms import Level, OwnPart, SharedShocks, Trend
+from manygp.terms import Level, OwnPart, SharedPart, SharedShocks, Trend
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -26,8 +26,6 @@ logger = logging.getLogger("manygp")
 
 # What was published: sizes, and the bound of spectral norms.
 _LATENT_DIM, _NUM_INDUCING, _SPECTRAL_BOUND = 3, 200, 0.1
-# What outputs share at one input and no other: most directions of it.
-_SHOCKS = 2
 
 
 def begin_at_data(
@@ -63,7 +61,8 @@ def begin_at_data(
     )
     has_trend, dims = settings.trend is True or survey.slopes is not None, (sizes.latent_dim, sizes.num_inducing)
     bound = choose_spectral_bound(table, sizes.latent_dim, settings.num_blocks)
-    model = _untrained(settings, table, likelihood, dims, bound, prior, has_trend, generator)
+    half_integer = survey.roughness(sizes.factors).half_integer if sizes.has_neighbors and sizes.factors else 3
+    model = _untrained(settings, table, likelihood, dims, bound, prior, has_trend, generator, half_integer)
     initialise(model, survey, sizes, generator)
     return model, survey.scaling
 
@@ -93,6 +92,7 @@ def _untrained(
     prior: PriorMeans | None,
     has_trend: bool,
     generator: torch.Generator,
+    half_integer: int = 3,
 ) -> TransformedLatentModel:
     """A model of so many latent dimensions and inducing points, with its prior of latent vectors."""
     num_neighbors, terms = settings._count_neighbors(table, likelihood), list[list[Any]]()
@@ -101,8 +101,9 @@ def _untrained(
     if has_trend:
         terms.append([Trend.name])
     if num_neighbors:
-        # Neighbours tell these from f.
-        terms += [[OwnPart.name], [SharedShocks.name, min(_SHOCKS, table.num_outputs)]]
+        # Neighbours tell these from f. Outputs share one function, and one for each latent dimension.
+        rank = min(dims[0] + 1, table.num_outputs)
+        terms += [[OwnPart.name, half_integer], [SharedShocks.name, rank], [SharedPart.name, rank, half_integer]]
     chosen = {
         "num_features": table.num_features,
         "num_outputs": table.num_outputs,

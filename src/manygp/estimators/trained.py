@@ -13,6 +13,7 @@ from torch import nn
 
 from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
 from manygp.errors import SettingError
+from manygp.estimators.checkpoint import Checkpoint
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.noise import hold_noise
 from manygp.estimators.preset import FAST, PUBLISHED, Preset
@@ -62,11 +63,11 @@ class Clock:
         """The model is at its start."""
         self._begun = time.perf_counter()
 
-    def tell(self, history: History, survey: Survey | None) -> None:
-        """Write down what a finished fit took, and what the survey found."""
+    def tell(self, history: History, survey: Survey | None, recalled: dict[str, str] | None = None) -> None:
+        """Write down what a finished fit took, and what the survey found, or is recalled to have found."""
         surveyed = 0.0 if survey is None else survey.seconds
         corrected = sum(correction.seconds for correction in history.corrections)
-        history.survey = {} if survey is None else survey.report()
+        history.survey = recalled or {} if survey is None else survey.report()
         history.stages = {
             "survey": surveyed,
             "start": self._begun - self._started - surveyed,
@@ -143,16 +144,32 @@ class TrainedEstimator(Estimator):
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
         table = table.compact()
-        seed = resolve_seed(self.random_state)
+        seed = self._journal.seed(resolve_seed(self.random_state))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
-        rng, clock = np.random.default_rng(seed), Clock()
-        model, scaling = self._begin(table, rng, torch.Generator().manual_seed(seed))
-        hold_noise(model.likelihood, self.likelihood, scaling)
+        clock = Clock()
+        model, scaling = self._at_start(table, seed)
         model.to(device)
         clock.begun()
         history = self._train(model, table, scaling, dtype, device, seed)
-        clock.tell(history, self.__dict__.pop("_last_survey", None))
+        clock.tell(history, self.__dict__.pop("_last_survey", None), self._recalled_survey())
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _at_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+        """A model at its start and the scaling: those of a checkpoint, or made from the table."""
+        journal = self._journal
+        if isinstance(journal, Checkpoint) and journal.start is not None:
+            return journal.recall_start(self)
+        model, scaling = self._begin(table, np.random.default_rng(seed), torch.Generator().manual_seed(seed))
+        hold_noise(model.likelihood, self.likelihood, scaling)
+        if isinstance(journal, Checkpoint):
+            survey: Survey | None = getattr(self, "_last_survey", None)
+            journal.keep_start(self, model, scaling, {} if survey is None else survey.report())
+        return model, scaling
+
+    def _recalled_survey(self) -> dict[str, str]:
+        """What a checkpoint knows of the survey, which is not made again."""
+        start = self._journal.start if isinstance(self._journal, Checkpoint) else None
+        return {} if start is None else start["survey"]
 
     def _look_at(self, *given: Any, **more: Any) -> Survey:
         """The survey of a table, which the history will tell of."""
@@ -186,6 +203,7 @@ class TrainedEstimator(Estimator):
             seed=seed,
             progress=make_progress(self.progress),
             before_epoch=before_epoch,
+            journal=self._journal,
         )
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
@@ -216,8 +234,12 @@ class TrainedEstimator(Estimator):
             steps_per_epoch=len(plan),
             learning_rate=given(self.learning_rate, self._preset.learning_rate),
             epochs=given(self.epochs, self._preset.epochs),
-            max_epochs=min(max(most, _MIN_EPOCHS), _MAX_EPOCHS),
+            max_epochs=min(max(most, _MIN_EPOCHS), self._most_epochs(model, len(plan))),
         )
+
+    def _most_epochs(self, model: Any, steps: int) -> int:
+        """Epochs of so many steps that an automatic run may take; a leaf that knows better tells."""
+        return _MAX_EPOCHS
 
     def _training_settings(self, epochs: int) -> TrainingSettings:
         natural = self._preset.natural

@@ -25,6 +25,7 @@ _MOST_OPEN = 5.0
 _CELLS_PER_POINT, _LEAST_CELLS = 5, 1000
 # The most steps along each direction of the search: two lengthen by 2, curve as much, or multiply the noise by 4.
 _FARTHEST = (6, 8, 10)
+# The first step of the search, halved once it leads nowhere.
 _FIRST_STEP = 2
 # In nats a cell: a rise of the bound that is worth a step.
 _LEAST_RISE = 1e-3

@@ -28,10 +28,15 @@ __all__ = ["choose_inducing_sizes", "initialise", "initialise_at_prior"]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
+# The least noise to start from, and the least spread of a factor that moves.
 _MIN_NOISE, _WEAKEST = 1e-4, 1e-6
+# Inducing inputs at least and at most, inducing latent vectors at most, and pairs of both at most.
 _MIN_INPUTS, _MAX_INPUTS, _MAX_LATENTS, _MAX_PRODUCT = 10, 200, 32, 448
+# Inputs and latent vectors that inducing points are chosen among.
 _CANDIDATES = 2000
+# Cells that starts are compared on, and rounds for q(u) and the noise to agree: of the chosen start, and of a trial.
 _SETTLE_CELLS, _SETTLE_ROUNDS, _TRIAL_ROUNDS = 2000, 6, 4
+# Multiples of lengthscales that are tried, of inputs and of latent vectors.
 _INPUT_STRETCHES, _LATENT_STRETCHES = (1.0, 1.7, 3.0), (1.0, 0.5, 0.25)
 
 

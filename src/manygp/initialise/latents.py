@@ -13,6 +13,7 @@ from manygp.linalg import safe_cholesky
 
 __all__ = ["LinearLatents", "linear_latents"]
 
+# The least power of a factor, as a share of the signal.
 _WEAKEST = 1e-6
 
 

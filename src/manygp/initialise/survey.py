@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
@@ -20,17 +21,24 @@ from manygp.initialise.rehearsal import RANKS, Choice, rehearse, rehearse_alone
 from manygp.initialise.trend import find_slopes, without_slopes
 from manygp.likelihoods import Likelihood
 
-__all__ = ["NoiseSpread", "Survey"]
+__all__ = ["NoiseSpread", "Roughness", "Survey"]
 
 # Relative gain of held-out error that is not worth a factor. Pseudo-values are mostly noise, of which no rank explains
 # anything.
 _TOLERANCE, _PSEUDO_TOLERANCE = 0.02, 2e-3
+# The least noise, and the least as a share of the error on held-out cells.
 _MIN_NOISE, _MIN_NOISE_SHARE = 1e-4, 0.1
 # Differences of evidence, in nats a cell, that do not count, and how many times larger a noise is far larger, or not.
 _FLAT, _FAR_MORE, _ABOUT = 0.02, 2.0, 1.5
 # Noise of each output's own: least and most prior variance of its logarithm, and what it takes to tell.
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 4.0
+# Outputs for every factor, and cells of an output beyond its factors, from which on residuals tell of noise.
 _OUTPUTS_PER_FACTOR, _LEAST_FREEDOM = 4, 4
+# Inputs that are compared with neighbours: the nearest, one somewhat farther and one far away; and the least share of
+# the difference from the nearest that is no part of a smooth function.
+_MOST_NEIGHBORS, _FARTHER, _FAR, _LEAST_NUGGET, _LEAST_DISTANCE = 2000, 3, 16, 0.05, 1e-3
+# How mean squares of differences grow with the distance of functions that have a derivative.
+_SMOOTH = 1.5
 _SCALINGS: dict[bool | str, tuple[str, ...]] = {True: ("global", "completed", "output"), False: ("none",)}
 
 
@@ -45,6 +53,20 @@ class NoiseSpread:
     def is_negligible(self) -> bool:
         """Whether one noise level serves all outputs."""
         return self.variance <= _LEAST_SPREAD
+
+
+@dataclass(frozen=True)
+class Roughness:
+    """Standard deviations (1 + rank,) of what row mean and factors do at one input and no other, and at a few.
+
+    `lengthscale` (d,) says how far a few inputs reach, in scaled units, and `half_integer` is twice the smoothness of
+    Matern functions that change like that.
+    """
+
+    shocks: FloatArray
+    rough: FloatArray
+    lengthscale: FloatArray
+    half_integer: int
 
 
 if TYPE_CHECKING:
@@ -224,6 +246,26 @@ class Survey:
         found = replace(found, noise=noise)
         own = self._factoriser.lengthscale
         return found if own is None else replace(found, lengthscale=own / self.scaling.x_scale)
+
+    def roughness(self, factors: Factorisation) -> Roughness:
+        """What the row mean and each factor do over distances at which inputs are neighbours.
+
+        Half the mean squares of differences between inputs, at the shortest distance and at one somewhat longer, lead
+        to that at none, the nugget of geostatistics. What comes on top of it a few neighbours away is rough.
+        """
+        x = self.scaling.scale_x(self.values.X) / self.alone.lengthscale
+        some = self.rng("roughness").permutation(len(x))[:_MOST_NEIGHBORS]
+        distance, near = cKDTree(x).query(x[some], k=[2, 1 + min(_FARTHER, len(x) - 1), min(_FAR, len(x))])
+        series = np.column_stack([factors.row_mean, factors.row_factors])
+        one, two, far = np.median(distance, axis=0)
+        first, second, last = (0.5 * np.square(series[some] - series[at]).mean(axis=0) for at in near.T)
+        slope = (second - first) / (two - one) if two > one else np.zeros_like(first)
+        nugget = np.clip(first - slope * one, _LEAST_NUGGET * first, first)
+        rough = np.maximum(np.minimum(last, series.var(axis=0)) - nugget, _LEAST_NUGGET * first)
+        # Mean squares of differences grow as r²ᴴ: with H = 1/2 for a random walk, with 1 for what is smooth.
+        growth = np.log(second.sum() / first.sum()) / np.log(two / one) if two > one > 0 and first.sum() > 0 else 0.0
+        reach = max(far, _LEAST_DISTANCE) * self.alone.lengthscale
+        return Roughness(np.sqrt(nugget), np.sqrt(rough), reach, 3 if growth > _SMOOTH else 1)
 
     def noise_spread(self, factors: Factorisation | None) -> NoiseSpread:
         """Spread of the log noise over outputs, by what factors leave.

@@ -17,14 +17,14 @@ from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.initialise.latents import linear_latents
 from manygp.initialise.likelihood import start_likelihood
-from manygp.initialise.survey import NoiseSpread, Survey
+from manygp.initialise.survey import NoiseSpread, Roughness, Survey
 from manygp.initialise.trend import start_trend
 from manygp.kernels import kernel_diagonal, rescale_kernel
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.terms import Level
+from manygp.terms import Level, SharedPart, SharedShocks
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -43,6 +43,7 @@ _LEAST_DIM, _MOST_DIM = 3, 16
 # Inducing points: at least so many, and at most so many, or up to the last where cells are so few that a pass over them
 # stays cheap.
 _MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS = 100, 448, 800, 6e10
+# Cells that inducing points are chosen among, for each of them.
 _CANDIDATES_PER_POINT = 10
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
@@ -225,6 +226,8 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
     rescale_kernel(model.gp.kernel, lengthscale, outputscale, share)
     for term in model.terms:
         term.start(model.units[:d], noise)
+    if sizes.has_neighbors and sizes.factors is not None:
+        _start_terms(model, survey.roughness(sizes.factors))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     rng, candidates = survey.rng("inducing points"), max(1000, _CANDIDATES_PER_POINT * m)
@@ -236,6 +239,16 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         # What jitter adds to variances of f should not exceed the noise.
         variance = float(kernel_diagonal(model.gp.kernel, e).mean())
         model.gp.jitter = min(model.gp.jitter, max(noise / variance, _LEAST_JITTER))
+
+
+@torch.no_grad()
+def _start_terms(model: TransformedLatentModel, found: Roughness) -> None:
+    """Let what outputs share beside f begin with the loadings of factors."""
+    for shocks in model.terms.of(SharedShocks):
+        shocks.loading.follow_factors(torch.as_tensor(found.shocks))
+    for part in model.terms.of(SharedPart):
+        part.loading.follow_factors(torch.as_tensor(found.rough))
+        part.kernel.set_lengthscale(torch.as_tensor(found.lengthscale))
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from manygp.variational import (
 
 __all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
 
+# Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 
 

@@ -1,15 +1,16 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
+import math
+
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from manygp.kernels import stationary
+from manygp.terms.matern import Matern
 from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["OwnPart"]
 
-_SMOOTHNESS = 1.5
 # Prior variance of the deviations of log variances from what latent vectors say.
 _SPREAD = 1.0
 
@@ -21,31 +22,31 @@ class OwnPart(Term):
     ----------
     num_outputs, latent_dim
         Number of outputs and of latent dimensions.
-    lengthscale
-        Lengthscales of κ in scaled units, shape (d,).
-    variance
-        Variance d of all outputs to start from.
+    num_features, half_integer
+        Number of inputs, and twice the smoothness of κ.
     """
 
-    name = "own part"
+    name, has_amplitude = "own part", True
 
-    def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
+    def __init__(self, num_outputs: int, latent_dim: int, num_features: int, half_integer: int = 3):
         super().__init__()
         self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)
-        self.log_lengthscale = nn.Parameter(lengthscale.double().log())
-        with torch.no_grad():
-            self.log_variance.center.fill_(variance).log_()
+        self.kernel = Matern(num_features, half_integer)
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.kernel.half_integer,)
 
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
-        self.log_lengthscale.copy_(lengthscale.log())
+        self.kernel.set_lengthscale(lengthscale)
         self.log_variance.center.fill_(noise).log_()
 
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        self.log_variance.center.add_(math.log(factor))
+
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
-        lengthscale = self.log_lengthscale.exp()
-        one = torch.ones_like(lengthscale[0])
-        ρ = stationary(a.x.double() / lengthscale, b.x.double() / lengthscale, one, _SMOOTHNESS)
-        return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * ρ, 0.0)
+        return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * self.kernel(a, b), 0.0)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._sd(points).squeeze(-1).square()
