@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remark_on_kernels", "remark_on_learning", "remark_on_values"]
 
+# Cells that are looked at.
 _SAMPLE = 1000
 # Counts of a larger mean are as good as measurements, with a noise of their own.
 _LARGE_COUNTS = 30.0
