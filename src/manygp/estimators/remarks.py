@@ -64,11 +64,7 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     row, output, y = table.sample(_SAMPLE, np.random.default_rng(0))
     cells: dict[str, Any] = {"x": table.X[row], "outputs": [table.output_names[i] for i in output]}
     cells["exposure"] = None if table.exposure is None else table.exposure[row]
-<<<<<<< HEAD
     seen, weight = estimator.predict_cells(**cells), np.zeros(len(y))
-=======
-    seen, weight = estimator.predict_cells(**cells), np.zeros(())
->>>>>>> main
     if estimator.model_.likelihood.is_affine:
         v = estimator.predict_cells(**cells, observation_noise=False).variance
         weight = np.minimum(v / np.maximum(seen.variance - v, v), _MOST_WEIGHT)
