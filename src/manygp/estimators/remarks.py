@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remark_on_kernels", "remark_on_learning", "remark_on_values"]
 
+# Cells that are looked at.
 _SAMPLE = 1000
 # Counts of a larger mean are as good as measurements, with a noise of their own.
 _LARGE_COUNTS = 30.0
@@ -63,7 +64,7 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     row, output, y = table.sample(_SAMPLE, np.random.default_rng(0))
     cells: dict[str, Any] = {"x": table.X[row], "outputs": [table.output_names[i] for i in output]}
     cells["exposure"] = None if table.exposure is None else table.exposure[row]
-    seen, weight = estimator.predict_cells(**cells), np.zeros(())
+    seen, weight = estimator.predict_cells(**cells), np.zeros(len(y))
     if estimator.model_.likelihood.is_affine:
         v = estimator.predict_cells(**cells, observation_noise=False).variance
         weight = np.minimum(v / np.maximum(seen.variance - v, v), _MOST_WEIGHT)

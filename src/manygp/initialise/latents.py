@@ -47,8 +47,9 @@ def linear_latents(
     D = row_factors.shape[1]
     power = np.square(row_factors).mean(0)
     v = max(float(power.sum()), noise, unexplained - noise)
-    u2 = float(np.clip(0.5 * v * D / noise, *bounds))
     shared = max(float(np.square(row_mean).mean()), v / D)
+    # c ≤ 1: a shared part that is more than a kernel's constant would fade with |h|.
+    u2 = max(float(np.clip(0.5 * v * D / noise, *bounds)), shared * D / v)
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
     weight = np.sqrt(np.maximum(power, _WEAKEST * v))

@@ -182,8 +182,8 @@ def count_parameters(module: torch.nn.Module) -> int:
     """Numbers in the parameters of a model and in its q(u), whether gradients or natural steps move that.
 
     A precision counts like the factor of a covariance, as a full square, so that both presets of a model have the same
-    number. Kernels and likelihood are counted, unlike in appendix I of the paper. What a fit finds beside the bound
-    (scalings, priors, effects of single inputs) is not.
+    number but for c of a `LatentKernel`. Kernels and likelihood are counted, unlike in appendix I of the paper. What a
+    fit finds beside the bound (scalings, priors, effects of single inputs) is not.
     """
     natural = [part for part in module.modules() if isinstance(part, _NATURAL)]
     learnt = [*module.parameters(), *(values for part in natural for values in part.buffers(recurse=False))]

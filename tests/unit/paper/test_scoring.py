@@ -97,7 +97,8 @@ def test_a_word_without_meaning_is_a_failed_run(tmp_path: Path) -> None:
 
 D, P, N, L, M, Q, H, J, K = 2, 6, 9, 3, 5, 2, 3, 4, 7
 # Appendix I leaves out kernels, and what belongs to the likelihood or stands beside the processes.
-LEFT_OUT = r"raw_\w+|likelihood|log_latent_noise|basis.weight|mixture.(mean|log_share)|^bias$"
+KERNELS = r"raw_lengthscale|raw_outputscale|raw_share"
+LEFT_OUT = rf"{KERNELS}|likelihood|log_latent_noise|basis.weight|mixture.(mean|log_share)|^bias$"
 LATENTS = {"num_features": D, "num_outputs": P, "latent_dim": H, "prior_mean": False}
 PAIRS = LATENTS | {"num_inducing_latents": J, "num_inducing_inputs": K}
 PROCESSES = {"num_features": D, "num_outputs": P, "num_latents": L, "num_inducing": M}
@@ -149,8 +150,9 @@ def test_parameters_are_counted_as_in_the_paper(name: str, preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["fast", "paper"])
-def test_presets_of_the_published_eeg_model_have_the_same_number(preset: str) -> None:
+def test_presets_of_the_published_eeg_model_have_about_the_same_number(preset: str) -> None:
     sizes = {"num_features": 1, "num_outputs": 7, "latent_dim": 3, "num_inducing": 200, "prior_mean": False}
     model = ESTIMATORS["tlvmogp"](preset=preset)._restore(sizes | EMBEDDED)
     # 60 in the network (table of settings), 7 (3 + 6) of latents, 200 (4 + 1 + 200) of Z and q(u), kernel 5, noise 1.
-    assert count_parameters(model) == 60 + 63 + 41_000 + 6 == 41_129
+    # What outputs share has a scale of its own where the start is not the published one.
+    assert count_parameters(model) == 60 + 63 + 41_000 + 6 + (preset == "fast")
