@@ -26,6 +26,7 @@ __all__ = [
     "kernel_diagonal",
     "make_kernel",
     "matern",
+    "plain_covariance",
     "rescale_kernel",
     "smoothness",
     "stationary",
@@ -104,6 +105,19 @@ def cross_covariance(
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
     return stationary(*_scaled(kernel, a, b), smoothness(kernel))
+
+
+def plain_covariance(
+    kernel: Kernel, a: Float[Tensor, "*#q b e"], b: Float[Tensor, "*#q m e"]
+) -> Float[Tensor, "*q b m"]:
+    """k(a, b) for all pairs by elementary operations, for gradients of gradients."""
+    if not is_fused(kernel):
+        return cross_covariance(kernel, a, b)
+    a, b, outputscale = _scaled(kernel, a, b)
+    s, nu = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1), smoothness(kernel)
+    # The root in a Matern kernel has no slope at 0.
+    ρ = torch.exp(-0.5 * s) if math.isinf(nu) else matern(s.clamp(min=1e-24), nu)[0]
+    return outputscale[..., None, None] * ρ
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "*#q b e"]) -> Float[Tensor, "*q b"]:

@@ -6,6 +6,7 @@ With N the neighbours of a cell, S = R − A Aᵀ the covariance that inducing p
     mean = a*ᵀm + bᵀ (y_N − A_N m),   variance = ãᵀ V ã + d
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +72,39 @@ class ObservedCells(nn.Module):
         return cells
 
 
+@dataclass(frozen=True)
+class Local:
+    """Cells that are asked about, each with its neighbours.
+
+    Parameters
+    ----------
+    points
+        Observed cells that are a neighbour of any, and the cells that are asked about behind them, u in all.
+    e, A, slope
+        Embeddings, rows of what inducing points explain, and slopes of means in h, of all points.
+    cells
+        Numbers of the observed cells.
+    at, weight
+        Points of the neighbours of every cell, and last itself; weights −b, 0 for none, and 1: what is left of the cell
+        is the sum of what is left of the points with these weights.
+    group
+        The points by cell.
+    mean, left
+        Mean, and variance that is left when v and h are known.
+    """
+
+    points: Points
+    e: Float[Tensor, "u e"]
+    A: Float[Tensor, "u m"]
+    slope: Float[Tensor, "u h"]
+    cells: Int[Tensor, " n"]
+    at: Int[Tensor, "b k"]
+    weight: Float[Tensor, "b k"]
+    group: Points
+    mean: Float[Tensor, " b"]
+    left: Float[Tensor, " b"]
+
+
 class NeighborPredictor:
     """Mean and variance of any cells given q(v) and the observed cells around them.
 
@@ -130,7 +164,16 @@ class NeighborPredictor:
     def _some(
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        model, q = self.model, self.q
+        local, q = self.local(x, outputs, without), self.q
+        # What is left of everything that neighbours tell about as well: weights 1 and −b
+        weight = local.weight.unsqueeze(-1)
+        row = (weight * local.A[local.at]).sum(1)
+        known = ((row @ q.covariance) * row).sum(-1) + self._of_latents(local.group, local.slope[local.at], weight)
+        return local.mean, known, local.left
+
+    def local(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]) -> "Local":
+        """Cells with their neighbours, but for the observed cells `without`; differentiable in x."""
+        model = self.model
         found = torch.as_tensor(self._candidates(x, outputs), device=x.device)
         found = torch.where(found == without.unsqueeze(-1), -1, found)
         # Cells that occur again and again are embedded once.
@@ -141,12 +184,13 @@ class NeighborPredictor:
         both = Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
         e, A, mean, slope = self._explained(both)
         n, at = len(cells), torch.arange(len(x), device=x.device).unsqueeze(-1)
-        near = self._nearest(both, e, A, n + at, index, found >= 0)
+        with torch.no_grad():
+            near = self._nearest(both, e, A, n + at, index, found >= 0)
         index, seen = index.gather(1, near), found.gather(1, near) >= 0
         # Neighbours first, the cell itself last.
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        group, A = both[at,], A[at] * seen.unsqueeze(-1)
-        S = self._residual(group, e[at], A, seen)
+        group, A_group = both[at,], A[at] * seen.unsqueeze(-1)
+        S = self._residual(group, e[at], A_group, seen)
         noise = model.noise_of(group.outputs[:, :-1]) * seen[:, :-1] + (~seen[:, :-1])
         S_NN, S_N, own = S[:, :-1, :-1] + torch.diag_embed(noise), S[:, :-1, -1:], S[:, -1, -1]
         if not self.has_noise:
@@ -156,36 +200,34 @@ class NeighborPredictor:
         y = torch.where(seen[:, :-1], self.cells.y[cells[index]] - mean[index], 0.0)
         μ = mean[at[:, -1]] + (b.squeeze(-1) * y).sum(-1)
         d = (own - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
-        # What is left of everything that neighbours tell about as well: weights 1 and −b
-        weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
-        row = (weight * A).sum(1)
-        known = ((row @ q.covariance) * row).sum(-1) + self._of_latents(group, slope[at], weight)
-        return μ, known, d
+        weight = torch.cat([-b.squeeze(-1), torch.ones_like(b[:, 0])], 1) * seen
+        return Local(both, e, A, slope, cells, at, weight, group, μ, d)
 
     def _candidates(self, x: Tensor, outputs: Tensor) -> IntArray:
         h = self.h[outputs].cpu().numpy() / self._h_unit
         near = min(_NEAR_OUTPUTS, len(self.search.h))
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
-        return self.search.candidates(x.cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN)
+        return self.search.candidates(x.detach().cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""
         row = self._known.find(x)
-        new = x.unique(dim=0, return_inverse=True)[1]
+        new = x.detach().unique(dim=0, return_inverse=True)[1]
         return torch.where(row >= 0, row, -1 - new)
 
     def _explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings, rows A, means a·m with the trend, and slopes of these in h."""
-        model = self.model
+        model, keep = self.model, points.x.requires_grad
         with torch.enable_grad():
             h = points.h.detach().requires_grad_()
             e = model.embed(points.x, h)
-            A = model.explained(e)
+            A = model.explained(e, keep)
             mean, trend = A @ self.q.mean, model.trend(points.x, h, points.outputs)
             mean = mean if trend is None else mean + trend
-            slope = torch.autograd.grad(mean.sum(), h)[0]
-        return e.detach(), A.detach(), mean.detach(), slope
+            slope = torch.autograd.grad(mean.sum(), h, create_graph=keep)[0]
+        parts = e, A, mean, slope
+        return parts if keep else tuple(part.detach() for part in parts)
 
     def _nearest(self, both: Points, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor) -> Tensor:
         """Places among the candidates that are most correlated with a cell under S."""

@@ -1,10 +1,11 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.kernels import stationary
+from manygp.quadrature import unit_frequencies
 from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["OwnPart"]
@@ -47,6 +48,14 @@ class OwnPart(Term):
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._sd(points).squeeze(-1).square()
+
+    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
+        lengthscale = self.log_lengthscale.exp().detach()
+        directions, _ = unit_frequencies(num_features // 2, len(lengthscale), _SMOOTHNESS, seed)
+        angle = points.x.double() @ (directions.to(lengthscale) / lengthscale).T
+        # d_p κ ≈ d_p φᵀφ with as many cosines as sines
+        φ = torch.cat([angle.cos(), angle.sin()], -1) * (2.0 / num_features) ** 0.5
+        return self._sd(points) * φ, points.outputs
 
     def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
         return (0.5 * self.log_variance(points.outputs, points.h)).exp()

@@ -1,7 +1,7 @@
 """What outputs do together at one input and at no other."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.terms.term import Points, RowValues, Term
@@ -43,6 +43,9 @@ class SharedShocks(Term):
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
+        return self._loading(points), points.row
 
     def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
         return self.loading(points.outputs, points.h)

@@ -62,6 +62,13 @@ class Term(nn.Module):
         """Variance of the term at every cell."""
         raise NotImplementedError
 
+    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
+        """The term as a function: rows in independent coefficients, which cells of one key share, and the keys.
+
+        A process has about as many random features; what is finite has as many columns as it takes.
+        """
+        raise NotImplementedError
+
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """−log of the prior of what belongs to each output."""
         return torch.stack([values.negative_log_prior(outputs) for values in self._row_values()]).sum(0)
