@@ -25,7 +25,7 @@ unwatched = (grid["time"].dt.year == 2017) & (grid["lat"] > 45) & (grid["lon"] <
 field = complete.where(~(clouds | unwatched))
 
 # Dimensions are (time, lat, lon): the first is the input, and the model takes it from the field.
-model = manygp.TLVMOGP(epochs=20).fit(None, field)
+model = manygp.TLVMOGP(epochs=20).fit(field)
 
 filled = model.predict_dist(field["time"]).to_xarray()
 lost = field.isnull()

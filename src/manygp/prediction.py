@@ -12,7 +12,8 @@ from torch import Tensor
 
 from manygp.data import Scaling
 from manygp.data.axes import Axes
-from manygp.data.fields import as_dataset, input_names
+from manygp.data.containers import output_columns, row_index
+from manygp.data.fields import as_dataset, input_names, storable
 from manygp.data.names import find_outputs, given_names
 from manygp.data.numbers import as_numbers, as_pandas
 from manygp.data.table import FloatArray, IntArray
@@ -254,22 +255,30 @@ class Prediction(TogetherMixin):
 
     # -- export --------------------------------------------------------------------------------------------------
 
-    def to_frame(self, level: float = 0.9) -> pd.DataFrame:
+    def to_frame(self, level: float = 0.9, wide: bool = False) -> pd.DataFrame:
         """A long table: inputs, output, mean, std and the ends of the central interval.
 
         Inputs have the names and dates that they were given with, else x0, x1 and so on. Labels of rows become the
         index. An input that is called like one of the other columns gets "input_" in front.
+
+        With `wide`, inputs are the index, and `frame["mean"]`, `frame["std"]` and so on have a column for each output.
+        A list of cells is long only.
         """
         lower, upper = self.interval(level)
         percent = f"{100 * level:g}"
         columns = {"mean": self.mean, "std": self.std, f"lower{percent}": lower, f"upper{percent}": upper}
+        if wide and len(self.shape) == 1:
+            raise SettingError("A list of cells has no outputs side by side: leave wide=True out.")
+        if wide:
+            index, outputs = row_index(None, self._rows), output_columns(self.output_names, self._axes)
+            return pd.concat({name: pd.DataFrame(values, index, outputs) for name, values in columns.items()}, axis=1)
         width = 1 if len(self.shape) == 1 else self.shape[1]
         frame = self._rows.iloc[np.arange(len(self._rows)).repeat(width)]
         if isinstance(self._rows.index, pd.RangeIndex):
             frame = frame.reset_index(drop=True)
         frame = frame.set_axis(input_names(frame, {"output", *columns}), axis=1)
-        outputs = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
-        frame["output"] = pd.Series(outputs, frame.index, dtype=object)
+        named = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
+        frame["output"] = pd.Series(named, frame.index, dtype=object)
         return frame.assign(**{name: values.reshape(-1) for name, values in columns.items()})
 
     def to_xarray(self, level: float = 0.9) -> "xarray.Dataset":
@@ -277,11 +286,12 @@ class Prediction(TogetherMixin):
 
         After a fit to a DataArray it has the dimensions of that, and NaN where an output was not asked for; otherwise
         one dimension of inputs and one of outputs, called "input" and "output" unless they have names. A list of cells
-        has the one dimension "cell".
+        has the one dimension "cell". Stacked dimensions stay one, with their levels as plain coordinates, so that
+        `to_netcdf` can write it all.
         """
         lower, upper = self.interval(level)
         values = {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
-        dataset: xarray.Dataset = as_dataset(values, self._rows, self.output_names, self._axes)
+        dataset: xarray.Dataset = storable(as_dataset(values, self._rows, self.output_names, self._axes))
         return dataset.assign_attrs(level=level)
 
     # -- one chunk at a time -------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ PARTS += [{"trend": True}]
 @pytest.mark.parametrize("parts", PARTS, ids=lambda parts: ", ".join(map(str, parts.values())))
 def test_the_bound_is_the_log_evidence(rng, parts):
     model, batch, e, noise, terms = exact_model(rng, **parts)
-    y = batch.y - worlds.trends(model, batch.x, batch.outputs[batch.column])
+    y = batch.y - worlds.beside(model, batch.x, batch.outputs[batch.column])
     evidence = worlds.log_evidence(model.gp.kernel, e, y, noise)
     assert_close(terms.expected_log_lik - terms.kl_u, evidence, EXACT_GP)
 
@@ -40,9 +40,9 @@ def test_predictions_are_those_of_the_exact_gp(rng, parts):
     x, outputs = worlds.normal(rng, 20, 2), torch.as_tensor(rng.integers(4, size=20))
     mean, variance = model.predictor(num_samples=3, seed=0)(x, outputs)
     new = worlds.point_embeddings(model, x, outputs)
-    y = batch.y - worlds.trends(model, batch.x, batch.outputs[batch.column])
+    y = batch.y - worlds.beside(model, batch.x, batch.outputs[batch.column])
     exact_mean, exact_variance = worlds.exact_prediction(model.gp.kernel, e, y, noise, new)
-    exact_mean = exact_mean + worlds.trends(model, x, outputs)
+    exact_mean = exact_mean + worlds.beside(model, x, outputs)
     # Without variance of the latents all components of the mixture are the same.
     assert_close(mean, exact_mean.expand(3, -1), EXACT_GP)
     assert_close(variance, exact_variance.expand(3, -1), EXACT_GP)

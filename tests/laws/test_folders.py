@@ -223,7 +223,7 @@ def test_a_description_that_does_not_fit(folder, changes):
         ("sizes", "jitter", 1e3),
         ("sizes", "spectral_bound", -0.1),
         ("sizes", "likelihood", "oracle"),
-        ("sizes", "row_effects", [1, 2, 3]),
+        ("sizes", "terms", [["row effects", 2, 3]]),
         ("sizes", "coordinates", {"sphere": None}),
     ],
 )

@@ -11,6 +11,7 @@ from manygp.initialise import Survey
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import matvec
 from manygp.models import TransformedLatentModel
+from manygp.terms import Points, Trend
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 from ..tolerances import assert_close
@@ -97,10 +98,12 @@ def random_model(
         latents.mean.add_(normal(rng, num_outputs, latent_dim))
     units = 0.5 + torch.as_tensor(rng.uniform(size=dim))
     noise = shake(LIKELIHOODS[likelihood](num_outputs), rng)
-    model = TransformedLatentModel(network, gp, latents, noise, units, has_trend=trend)
+    terms = []
     if trend:
-        model.set_trend(normal(rng, features, latent_dim + 1), normal(rng, num_outputs, features))
-    return model.eval()
+        terms.append(Trend(num_outputs, latent_dim, features))
+        terms[0].start(units[:features], 1.0)
+        terms[0].set(normal(rng, features, latent_dim + 1), normal(rng, num_outputs, features))
+    return TransformedLatentModel(network, gp, latents, noise, units, terms).eval()
 
 
 def random_grid(rng, num_inputs=7, num_outputs=4, features=2, missing=0.3):
@@ -133,10 +136,9 @@ def point_embeddings(model, x, outputs):
 
 
 @torch.no_grad()
-def trends(model, x, outputs):
-    """Trends of cells at the means of their latents, zero where there are none."""
-    trend = model.trend(x, model.latents.mean[outputs], outputs)
-    return torch.zeros(len(x), dtype=torch.float64) if trend is None else trend
+def beside(model, x, outputs):
+    """What terms add to the mean of cells at the means of their latents."""
+    return model.terms.mean(Points(x, outputs, torch.zeros_like(outputs), model.latents.mean[outputs]))
 
 
 @torch.no_grad()

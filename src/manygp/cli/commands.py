@@ -18,7 +18,7 @@ from manygp.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from manygp.data import Table
+    from manygp.data.sources import Source
     from manygp.training import History
 
 __all__ = ["app"]
@@ -27,7 +27,6 @@ app = typer.Typer(
     name="manygp",
     help="Gaussian processes with many outputs: from a table with gaps to calibrated predictions.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,21 +35,40 @@ app = typer.Typer(
 app.add_typer(paper_app, name="paper")
 app.add_typer(data_app, name="data")
 
-Data = Annotated[Path, typer.Argument(help="CSV, Parquet, NPZ or HDF5 file.", show_default=False)]
+Data = Annotated[Path, typer.Argument(help="CSV, Parquet, NetCDF, Zarr, h5ad, NPZ or HDF5 file.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="Folder of a fitted model.", show_default=False)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the model; may be repeated.", show_default=False),
 ]
-InputColumns = Annotated[
+InputNames = Annotated[
     str | None,
-    typer.Option(help="Input columns, separated by commas (default: the first column).", show_default=False),
+    typer.Option(
+        "--x",
+        "--input-columns",
+        help="Inputs: columns, separated by commas (default: the first), the dimension of a field (time), the key of "
+        "obsm (spatial), or the name of an array.",
+        show_default=False,
+    ),
+]
+ValueNames = Annotated[
+    str | None,
+    typer.Option(
+        "--y",
+        "--value-column",
+        help="Values: columns, separated by commas (default: all others), the variable of a field, a layer, or the "
+        "name of an array.",
+        show_default=False,
+    ),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(help="Variable, layer, array or column that is true where a value counts.", show_default=False),
 ]
 OutputColumn = Annotated[
     str | None,
     typer.Option(help="Column that names the output of each row, if the table has one cell per row."),
 ]
-ValueColumn = Annotated[str | None, typer.Option(help="Column of the values, if the table has one cell per row.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
 _STOP_REASONS = {
@@ -107,9 +125,10 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the fitted model.", show_default=False)],
     model: Annotated[str, typer.Option("--model", "-m", help="Name of the model.")] = "tlvmogp",
     settings: Settings = None,
-    input_columns: InputColumns = None,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
     output_column: OutputColumn = None,
-    value_column: ValueColumn = None,
     quiet: Quiet = False,
 ) -> None:
     """Fit a model to a table with gaps and save it.
@@ -127,7 +146,7 @@ def fit(
         chosen["progress"] = False
     check_target(out)
     check_place(out)
-    table = _read(data, "train", input_columns, output_column, value_column)
+    table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
         estimator = kind(**chosen).fit(table)
@@ -142,28 +161,79 @@ def fit(
 @one_sentence_errors
 def predict(
     folder: Folder,
-    inputs: Annotated[Path, typer.Option("--inputs", "-i", help="File with the inputs.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV, Parquet or NPZ file to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="CSV, Parquet, NPZ, NetCDF or Zarr file to write.", show_default=False)
+    ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", help="File with the inputs (default: those of the fit).", show_default=False),
+    ] = None,
     outputs: Annotated[
         str | None,
         typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False),
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
-    from manygp.cli.reading import listed, match_inputs
-    from manygp.data.files import read_inputs, write_frame
+    from manygp.cli.reading import listed, match_inputs, write_prediction
+    from manygp.data.files import read_inputs
     from manygp.data.names import match_names
     from manygp.estimators import load
 
     estimator = load(folder)
-    X = match_inputs(estimator, read_inputs(inputs))
+    X = None if inputs is None else match_inputs(estimator, read_inputs(inputs))
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
     check_place(out)
     prediction = estimator.predict_dist(X, outputs=names)
-    frame = prediction.to_frame(0.9)
-    write_frame(out, frame)
-    remark(f"Wrote {len(frame):,} predictions ({len(X):,} inputs x {prediction.shape[1]:,} outputs) to {out}.")
+    write_prediction(out, prediction)
+    size = " x ".join(f"{n:,} {axis}" for n, axis in zip(prediction.shape, ("inputs", "outputs"), strict=False))
+    remark(f"Wrote {math.prod(prediction.shape):,} predictions ({size}) to {out}.")
+
+
+@app.command()
+@one_sentence_errors
+def fill(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, of the same kind.", show_default=False)],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Name of the model, or folder of a fitted one.")
+    ] = "tlvmogp",
+    settings: Settings = None,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
+    output_column: OutputColumn = None,
+    level: Annotated[float, typer.Option(help="Probability of the intervals.")] = 0.9,
+    std: Annotated[
+        Path | None,
+        typer.Option(help="Second file, for the standard deviations of a CSV or Parquet table.", show_default=False),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fill the gaps of a table, field or AnnData; what was observed stays as it is.
+
+    Fields get variables for the standard deviation and the interval beside the filled one, an AnnData layers, tables
+    with a row for each cell columns. Ctrl-C ends the fit early and fills with what was learnt so far.
+    """
+    from manygp.cli.filling import check_kind, fill_source, fit_source, write_filled
+    from manygp.cli.settings import model_class, parse_settings
+    from manygp.estimators import ESTIMATORS, load
+
+    source = _read(data, "train", x, y, where, output_column)
+    check_kind(source, out)
+    for path in (out, std):
+        if path is not None:
+            check_place(path)
+    if Path(model).is_dir():
+        estimator = load(model)
+    else:
+        kind = model_class(model, ESTIMATORS)
+        chosen = parse_settings(kind, settings or []) | ({"progress": False} if quiet else {})
+        estimator = fit_source(kind(**chosen), source)
+        remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
+    found, count = fill_source(estimator, source, level)
+    write_filled(out, source, found, level, std)
+    remark(f"Filled {count:,} gaps and wrote {out}.")
 
 
 @app.command()
@@ -171,9 +241,10 @@ def predict(
 def evaluate(
     folder: Folder,
     data: Data,
-    input_columns: InputColumns = None,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
     output_column: OutputColumn = None,
-    value_column: ValueColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a model on the observed cells of a table."""
@@ -181,7 +252,7 @@ def evaluate(
     from manygp.estimators import load
 
     estimator = load(folder)
-    scores = score_table(estimator, _read(data, "test", input_columns, output_column, value_column))
+    scores = score_table(estimator, _read(data, "test", x, y, where, output_column).table())
     if as_json:
         # JSON has no infinity.
         print_results(json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()}))
@@ -220,18 +291,12 @@ def _course(history: "History") -> str:
 
 
 def _read(
-    data: Path, part: str, input_columns: str | None, output_column: str | None, value_column: str | None
-) -> "Table":
-    """Read a table and say what was taken as what."""
+    data: Path, part: str, x: str | None, y: str | None, where: str | None, output_column: str | None
+) -> "Source":
+    """Read a file and say what was taken as what."""
     from manygp.cli.reading import describe, listed
-    from manygp.data.files import read_table
+    from manygp.data.sources import read_source
 
-    table = read_table(
-        data,
-        part=part,
-        input_columns=listed(input_columns),
-        output_column=output_column,
-        value_column=value_column,
-    )
-    remark(f"Read {data}: {describe(table)}")
-    return table
+    source = read_source(data, part=part, x=listed(x), y=listed(y), where=where, output_column=output_column)
+    remark(f"Read {data}: {describe(source.table())}")
+    return source

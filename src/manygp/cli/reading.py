@@ -3,17 +3,21 @@
 import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from manygp.data import Grid, Table
+from manygp.data.files import write_file, write_frame
 from manygp.data.names import match_names
+from manygp.data.stores import FIELD_SUFFIXES, write_field
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
+from manygp.prediction import Prediction
 
-__all__ = ["describe", "listed", "match_inputs", "score_table", "some"]
+__all__ = ["describe", "listed", "match_inputs", "score_table", "some", "write_prediction"]
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -77,6 +81,15 @@ def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatAr
             f"and the file has {some(list(inputs.columns), 6)}."
         )
     return inputs[wanted]
+
+
+def write_prediction(path: Path, prediction: Prediction, level: float = 0.9) -> None:
+    """Write a prediction: a row for each cell to a CSV, Parquet or NPZ file, a field to a NetCDF or Zarr file."""
+    if path.suffix.lower() in FIELD_SUFFIXES:
+        dataset = prediction.to_xarray(level)
+        write_file(path, lambda to: write_field(to, dataset))
+    else:
+        write_frame(path, prediction.to_frame(level))
 
 
 def _positions(count: int) -> list[str]:

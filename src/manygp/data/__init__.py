@@ -11,10 +11,11 @@ from manygp.data.adapters import as_inputs, as_table, cells_table
 from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
 from manygp.data.cells import Cells
 from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
-from manygp.data.files import read_inputs, read_table, write_frame
+from manygp.data.files import read_inputs, write_frame
 from manygp.data.grid import Grid
 from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
+from manygp.data.sources import read_table
 from manygp.data.splits import block_split, output_split, pattern_split, random_split
 from manygp.data.table import Table
 

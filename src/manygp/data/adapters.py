@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import sparse
 
 from manygp.data.annotated import annotated_values, is_annotated
 from manygp.data.cells import Cells
+from manygp.data.containers import OTHER_FRAMES, container_of
 from manygp.data.grid import Grid
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names
@@ -20,7 +22,7 @@ from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
 from manygp.data.table import BoolArray, FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_names"]
+__all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_inputs", "own_names"]
 
 # Squares of larger inputs are beyond double precision.
 _LARGEST_INPUT = 1e150
@@ -28,10 +30,11 @@ _LARGEST_INPUT = 1e150
 
 def as_table(
     X: Any,
-    Y: Any,
+    Y: Any = None,
     mask: Any = None,
     output_names: Iterable[Hashable] | None = None,
     layer: str | None = None,
+    inputs: Sequence[Hashable] | None = None,
 ) -> Grid:
     """Return inputs and values as a validated grid that refers to the values without copying float64 ones.
 
@@ -39,21 +42,29 @@ def as_table(
     ----------
     X
         Inputs, (n, d); a frame's columns become the feature names. None takes the inputs from the first
-        dimension of a DataArray `Y`, or from the index of a frame `Y`. An AnnData brings everything: the places of
-        its observations as inputs, its values, and its variables as outputs. Labels of rows, if X and Y both have
-        some, must be the same.
+        dimension of a DataArray `Y`, or from the index of a frame `Y`; either may come alone, as X without Y. An
+        AnnData brings everything: the places of its observations as inputs, its values, and its variables as outputs.
+        Labels of rows, if X and Y both have some, must be the same.
     Y
         Values, (n, p) or (n,), NaN where missing; a frame's columns become the output names. All dimensions
-        of a DataArray but the first are stacked into outputs named by their coordinates. A scipy sparse matrix
-        stays sparse, its zeros observed.
+        of a DataArray but the first are stacked into outputs named by their coordinates; of a field with several such
+        dimensions, places that were never observed are left out. A scipy sparse matrix stays sparse, its zeros
+        observed.
     mask
         True where a cell is observed, of the shape of `Y`; in the order of its labels if both have some.
     output_names
         Names for the outputs in place of those found in `Y`.
     layer
         Layer of an AnnData that holds the values; its `X` by default.
+    inputs
+        Columns of a frame of values that hold the inputs, where its index does not.
     """
+    container = container_of(X if Y is None else Y)
     X, Y, mask = as_pandas(X), as_pandas(Y), as_pandas(mask)
+    if Y is None and container != "numpy":
+        X, Y = None, X
+    if inputs is not None or (X is None and container in OTHER_FRAMES):
+        X, Y = _chosen_inputs(X, Y, inputs)
     if is_annotated(X):
         if Y is not None:
             raise DataError("X is an AnnData, which holds the values itself, and Y was given too; leave Y out.")
@@ -61,23 +72,25 @@ def as_table(
         Y = annotated_values(X, layer)
     elif layer is not None:
         raise DataError(f"layer={layer!r} belongs to an AnnData, and X is a {type(X).__name__}; leave it out.")
-    if Y is None and (is_dataarray(X) or is_dataset(X)):
-        raise DataError(f"X is a {type(X).__name__} and Y is None; values with inputs of their own are Y, with X=None.")
+    if Y is None and is_dataset(X):
+        raise DataError(_about_dataset(X))
     if Y is None:
         raise DataError("A model requires y to be passed, but the target y is None; give the observed values as Y.")
     if is_dataset(Y):
         raise DataError(_about_dataset(Y))
     if X is None:
-        X = _own_inputs(Y)
-    inputs = as_inputs(X)
+        X = own_inputs(Y)
+    numbers = as_inputs(X)
     check_rows(X, Y)
     names = own_names(Y) if output_names is None else output_names
     values = _as_csr(Y, "Y") if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y", allow_dates=False), Y, "Y")
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
     observed = _as_mask(Y, aligned_mask(mask, Y), values)
-    table = Grid(inputs, values, names, mask=observed, feature_names=own_features(X))
-    table.axes = axes_of(X, Y if output_names is None else None)
+    if output_names is None and is_dataarray(Y) and Y.ndim > 2 and names is not None:
+        names, values, observed = _without_empty(tuple(names), values, observed)
+    table = Grid(numbers, values, names, mask=observed, feature_names=own_features(X))
+    table.axes = replace(axes_of(X, Y if output_names is None else None), container=container)
     _check_values(table)
     return table
 
@@ -102,6 +115,7 @@ def cells_table(
         All output names in order, for outputs without a cell or an order of one's own; by default the sorted
         distinct names in `outputs`, or the categories of a categorical.
     """
+    container = container_of(y)
     x, outputs, y = as_pandas(x), as_pandas(outputs), as_pandas(y)
     inputs = as_inputs(x, name="x")
     check_rows(x, y, ("x", "y"))
@@ -120,7 +134,13 @@ def cells_table(
     if not kept.all():
         inputs, labels, values = inputs[kept], labels[kept], values[kept]
     table = Cells(inputs, labels, values, names, feature_names=own_features(x))
-    table.axes = axes_of(x)
+    label, output = getattr(y, "name", None), getattr(outputs, "name", None)
+    table.axes = replace(
+        axes_of(x),
+        outputs=("output" if output is None else str(output),),
+        container=container,
+        label=None if label is None else str(label),
+    )
     return table
 
 
@@ -163,7 +183,37 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
     return numbers
 
 
-def _own_inputs(Y: Any) -> Any:
+def _chosen_inputs(X: Any, Y: Any, inputs: Sequence[Hashable] | None) -> tuple[Any, Any]:
+    """The columns of a frame that are inputs, and the others."""
+    if inputs is None:
+        raise DataError(
+            "X is None and frames of this library have no index to take inputs from; name the columns that hold them, "
+            f"inputs=[{Y.columns[0]!r}], if that is one."
+        )
+    if X is not None or not isinstance(Y, pd.DataFrame):
+        raise DataError("inputs= names columns of a frame of values; give the frame alone, or X without inputs=.")
+    chosen = [inputs] if isinstance(inputs, str) else list(inputs)
+    missing = [name for name in chosen if name not in Y.columns]
+    if missing or not chosen:
+        known = ", ".join(map(repr, Y.columns[:8])) + (", ..." if Y.shape[1] > 8 else "")
+        raise DataError(f"inputs={inputs!r} are no columns of the frame, which has {known}; name some of these.")
+    return Y[chosen], Y.drop(columns=chosen)
+
+
+def _without_empty(
+    names: tuple[Hashable, ...], values: FloatArray, observed: BoolArray | None
+) -> tuple[tuple[Hashable, ...], FloatArray, BoolArray | None]:
+    """Outputs of a field that were observed at all: land, say, has no temperature of the sea."""
+    present = ~np.isnan(values) if observed is None else ~np.isnan(values) & observed
+    kept = present.any(axis=0)
+    if kept.all() or not kept.any():
+        return names, values, observed
+    chosen = tuple(names[i] for i in np.flatnonzero(kept))
+    return chosen, values[:, kept], None if observed is None else observed[:, kept]
+
+
+def own_inputs(Y: Any) -> Any:
+    """Return the inputs that a DataArray or a frame of values brings along."""
     if is_dataarray(Y) and Y.ndim:
         first = Y.dims[0]
         times = [dimension for dimension in Y.dims if _is_time(Y.indexes.get(dimension))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,6 +26,14 @@ class Axes:
         The one dimension that several of them share; None where each is a dimension.
     kinds
         What each input column holds, such as numbers or dates; empty where that is not known.
+    container
+        What values came in, and predictions go out in: "numpy", "pandas", "xarray", or another library of frames.
+    label
+        Name of the values themselves, such as that of a DataArray.
+    grid
+        All labels along each axis of a field, those of places that were never observed included; else empty.
+    attributes
+        Attributes of the values, under "", and of their coordinates, as JSON; empty where there were none.
     """
 
     inputs: tuple[str, ...] = ()
@@ -32,10 +41,17 @@ class Axes:
     dtypes: tuple[str, ...] = ("object",)
     stacked: str | None = None
     kinds: tuple[str, ...] = ()
+    container: str = "numpy"
+    label: str | None = None
+    grid: tuple[tuple[Hashable, ...], ...] = ()
+    attributes: str = ""
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any] | None) -> Self:
         """Return axes as `dataclasses.asdict` and JSON leave them; None has no labels."""
         values: dict[str, Any] = {} if plain is None else plain
-        fields: dict[str, Any] = {key: tuple(part) if isinstance(part, list) else part for key, part in values.items()}
-        return cls(**fields)
+        return cls(**{key: _frozen(part) for key, part in values.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -60,6 +60,11 @@ class Cells(Table):
         self.y = y
 
     @property
+    def row_outputs(self) -> IntArray | None:
+        """Output of each cell, shape (c,)."""
+        return self.output
+
+    @property
     def num_observed(self) -> int:
         """Number of observed cells."""
         return len(self.y)

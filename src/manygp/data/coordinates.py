@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manygp.data.numbers import as_numbers
+from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 
-__all__ = ["COORDINATE_SYSTEMS", "CoordinateMap", "Coordinates", "describe_outputs", "place_outputs"]
+__all__ = ["COORDINATE_SYSTEMS", "CoordinateMap", "Coordinates", "coordinates_of", "describe_outputs", "place_outputs"]
 
 COORDINATE_SYSTEMS = ("auto", "flat", "sphere")
 _LATITUDES, _LONGITUDES = ("lat", "latitude"), ("lon", "long", "lng", "longitude")
@@ -67,6 +67,37 @@ def _in_order(frame: pd.DataFrame, names: list[Hashable]) -> pd.DataFrame:
         return frame
     missing = names[int(np.flatnonzero(found < 0)[0])]
     raise DataError(f"A table of outputs has no row for {missing!r}; give one for each of the {len(names)} outputs.")
+
+
+def coordinates_of(field: Any, output_names: Sequence[Hashable]) -> pd.DataFrame:
+    """Return where the outputs of a DataArray are by its own coordinates, a row for each output by name.
+
+    Parameters
+    ----------
+    field
+        A DataArray: every dimension but the first is a coordinate; of a single one, the coordinates along it that are
+        numbers, such as the latitudes and longitudes of stations.
+    output_names
+        Names of the outputs in order.
+    """
+    if not is_dataarray(field) or field.ndim < 2:
+        raise DataError(
+            f'output_coordinates="coords" are those of a DataArray, and the values came as a {type(field).__name__}; '
+            "give a frame with a row for each output."
+        )
+    index = pd.Index(list(output_names), dtype=object, tupleize_cols=False)
+    if field.ndim > 2:
+        return pd.DataFrame(list(output_names), index, columns=list(map(str, field.dims[1:])))
+    dimension = field.dims[1]
+    along = {str(name): field[name] for name in field.coords if field[name].dims == (dimension,)}
+    numbers = {name: part.to_numpy() for name, part in along.items() if part.dtype.kind in "fiu"}
+    others = {name: values for name, values in numbers.items() if name != dimension} or numbers
+    if not others:
+        raise DataError(
+            f'output_coordinates="coords", but no coordinate along {dimension!r} holds numbers; assign some, such as '
+            f"field.assign_coords(lat=({dimension!r}, ...), lon=({dimension!r}, ...))."
+        )
+    return pd.DataFrame(others, index)
 
 
 @dataclass(frozen=True, eq=False)

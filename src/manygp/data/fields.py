@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.extras import need
 
-__all__ = ["as_dataset", "input_names"]
+__all__ = ["as_dataset", "input_names", "output_labels", "storable"]
 
 
 def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequence[Hashable], axes: Axes) -> Any:
@@ -34,26 +35,53 @@ def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequ
         Labels of the fit.
     """
     xarray = need("xarray", "xarray", "to_xarray")
-    labels = _output_labels(names, axes)
+    labels = output_labels(names, axes)
     is_list = next(iter(values.values())).ndim == 1
     taken = {*values, *labels, axes.stacked}
     if is_list:
         inputs = rows.set_axis(input_names(rows, taken), axis=1)
         columns = {name: ("cell", _coordinate(column)) for name, column in [*inputs.items(), *labels.items()]}
-        return xarray.Dataset({name: ("cell", array) for name, array in values.items()}, columns)
+        return _with_attributes(
+            xarray.Dataset({name: ("cell", array) for name, array in values.items()}, columns), axes
+        )
     dimension, coordinates = _input_axis(rows, taken)
     if axes.stacked is not None and len(labels) > 1:
         index = pd.MultiIndex.from_arrays(list(labels.values()), names=list(labels))
         stacked = xarray.Coordinates.from_pandas_multiindex(index, axes.stacked)
         variables = {name: ((dimension, axes.stacked), array) for name, array in values.items()}
-        return xarray.Dataset(variables, coordinates).assign_coords(stacked)
+        return _with_attributes(xarray.Dataset(variables, coordinates).assign_coords(stacked), axes)
     if not labels:
-        return xarray.Dataset({name: (dimension, array[:, 0]) for name, array in values.items()}, coordinates)
-    codes, grid = _grid(labels)
-    coordinates |= {name: (name, _coordinate(index)) for name, index in grid.items()}
-    shape = (len(rows), *map(len, grid.values()))
-    fields = {name: ((dimension, *grid), _spread(array, codes, shape)) for name, array in values.items()}
-    return xarray.Dataset(fields, coordinates)
+        dimensions: tuple[str, ...] = (dimension,)
+        shaped = {name: array[:, 0] for name, array in values.items()}
+    else:
+        codes, grid = _grid(labels, axes)
+        coordinates |= {name: (name, _coordinate(index)) for name, index in grid.items()}
+        shape = (len(rows), *map(len, grid.values()))
+        dimensions, shaped = (dimension, *grid), {name: _spread(array, codes, shape) for name, array in values.items()}
+    fields = {name: (dimensions, array) for name, array in shaped.items()}
+    return _with_attributes(xarray.Dataset(fields, coordinates), axes)
+
+
+def _with_attributes(dataset: Any, axes: Axes) -> Any:
+    """The dataset with the attributes of the fit, of its values and its coordinates."""
+    attributes: dict[str, Any] = json.loads(axes.attributes) if axes.attributes else {}
+    for name in dataset.data_vars:
+        dataset[name].attrs |= attributes.get("", {})
+    for name in dataset.coords:
+        dataset[name].attrs |= attributes.get(str(name), {})
+    return dataset
+
+
+def storable(dataset: Any) -> Any:
+    """Return a Dataset that files can hold: levels of a MultiIndex are plain coordinates, mixed labels are text."""
+    stacked = [name for name in dataset.dims if isinstance(dataset.indexes.get(name), pd.MultiIndex)]
+    dataset = dataset.reset_index(stacked).drop_vars(stacked, errors="ignore")
+    for name, coordinate in dataset.coords.items():
+        labels = coordinate.to_numpy()
+        if labels.dtype == object and pd.api.types.infer_dtype(labels) in ("mixed", "mixed-integer"):
+            texts = np.array([str(label) for label in labels], dtype=object)
+            dataset = dataset.assign_coords({name: (coordinate.dims, texts, coordinate.attrs)})
+    return dataset
 
 
 def input_names(rows: pd.DataFrame, taken: Iterable[Hashable]) -> list[str]:
@@ -66,8 +94,8 @@ def _free(name: str, taken: Iterable[Hashable]) -> str:
     return _free(f"input_{name}", taken) if name in taken else name
 
 
-def _output_labels(names: Sequence[Hashable], axes: Axes) -> dict[str, pd.Index]:
-    """What tells outputs apart, in the kinds of the fit; nothing where values had no axis of outputs."""
+def output_labels(names: Sequence[Hashable], axes: Axes) -> dict[str, pd.Index]:
+    """Return what tells outputs apart, in the kinds of the fit; nothing where values had no axis of outputs."""
     if not axes.outputs and len(set(names)) == 1:
         return {}
     parts = len(axes.outputs)
@@ -88,10 +116,15 @@ def _of_kind(labels: Iterable[Any], kind: str) -> pd.Index:
         return index
 
 
-def _grid(labels: dict[str, pd.Index]) -> tuple[list[Any], dict[str, pd.Index]]:
-    """Where outputs are on the grid of their labels, and its axes in order of appearance."""
+def _grid(labels: dict[str, pd.Index], axes: Axes) -> tuple[list[Any], dict[str, pd.Index]]:
+    """Where outputs are on the grid of their labels, and its axes: those of the field, or in order of appearance."""
     if len(labels) == 1:
         return [slice(None)], labels
+    if len(axes.grid) == len(labels):
+        known = {name: _of_kind(axis, kind) for name, axis, kind in zip(labels, axes.grid, axes.dtypes, strict=True)}
+        codes = [known[name].get_indexer(index) for name, index in labels.items()]
+        if all((code >= 0).all() for code in codes):
+            return codes, known
     found = {name: index.factorize() for name, index in labels.items()}
     return [codes for codes, _ in found.values()], {name: distinct for name, (_, distinct) in found.items()}
 

@@ -1,4 +1,4 @@
-"""Tables from files and frames to files: CSV, Parquet, NPZ and HDF5.
+"""Frames and arrays from files, and results to files: CSV, Parquet, NPZ, HDF5, NetCDF, Zarr and h5ad.
 
 A CSV or Parquet file holds either one row per input (input columns and one column per output) or one row per
 cell (input columns, a column that names the output, a column of values). An NPZ file holds `X`, `Y` and
@@ -11,63 +11,38 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from manygp.data.adapters import as_table, cells_table
 from manygp.data.archives import read_hdf5, read_npz
-from manygp.data.table import Table
+from manygp.data.frames import with_levels
+from manygp.data.labels import input_frame
+from manygp.data.stores import FIELD_SUFFIXES, read_field
 from manygp.errors import DataError
 from manygp.extras import need
 
-__all__ = ["read_inputs", "read_table", "write_frame"]
+__all__ = [
+    "HDF5_SUFFIXES",
+    "READABLE",
+    "existing",
+    "frame_inputs",
+    "named_inputs",
+    "read_frame",
+    "read_inputs",
+    "unknown_format",
+    "write_file",
+    "write_frame",
+]
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
-
-
-def read_table(
-    path: str | os.PathLike[str],
-    *,
-    part: str = "train",
-    input_columns: Sequence[str] | None = None,
-    output_column: str | None = None,
-    value_column: str | None = None,
-) -> Table:
-    """Read a table; the ending of the name says in which format.
-
-    Parameters
-    ----------
-    path
-        A .csv, .parquet, .npz, .h5 or .hdf5 file.
-    part
-        "train" or "test", for files that hold both (HDF5); other files are one part.
-    input_columns
-        Input columns of a CSV or Parquet file; by default the first column, and in a file with one row per cell
-        all columns but the two below.
-    output_column, value_column
-        Give both for a CSV or Parquet file with one row per cell: the column that names the output, and that
-        of the value.
-    """
-    path = _existing(path)
-    suffix = path.suffix.lower()
-    if suffix in (".csv", ".parquet"):
-        frame = _read_frame(path)
-        if (output_column is None) != (value_column is None):
-            raise DataError("One of output_column and value_column is given; a file with one row per cell needs both.")
-        if output_column is not None and value_column is not None:
-            return _cells_of_frame(frame, path, input_columns, output_column, value_column)
-        return _grid_of_frame(frame, path, input_columns)
-    if suffix == ".npz":
-        return _table_of_arrays(read_npz(path), path)
-    if suffix in HDF5_SUFFIXES:
-        return _hdf5_table(path, part)
-    raise _unknown_format(path, "read", ".csv, .parquet, .npz, .h5 or .hdf5")
+READABLE = ".csv, .parquet, .nc, .zarr, .h5ad, .npz, .h5 or .hdf5"
 
 
 def read_inputs(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -76,23 +51,27 @@ def read_inputs(path: str | os.PathLike[str]) -> pd.DataFrame:
     Parameters
     ----------
     path
-        A .csv, .parquet, .npz (array `X` or `x`), .h5 or .hdf5 (array `all_X`) file.
+        A .csv, .parquet, .npz (array `X` or `x`), .h5 or .hdf5 (array `all_X`) file, or a .nc or .zarr file, of which
+        the dimension of the input is taken.
     """
-    path = _existing(path)
+    path = existing(path)
     suffix = path.suffix.lower()
     if suffix in (".csv", ".parquet"):
-        return _with_levels(_read_frame(path))[0]
+        return with_levels(read_frame(path))[0]
     if suffix == ".npz":
         arrays = read_npz(path)
         X = arrays.get("X", arrays.get("x"))
         names = arrays.get("feature_names")
     elif suffix in HDF5_SUFFIXES:
         X, names = read_hdf5(path, ["all_X"])["all_X"], None
+    elif suffix in FIELD_SUFFIXES:
+        field = read_field(path)
+        return pd.DataFrame(input_frame(field[field.dims[0]]))
     else:
-        raise _unknown_format(path, "read", ".csv, .parquet, .npz, .h5 or .hdf5")
+        raise unknown_format(path, "read", ".csv, .parquet, .nc, .zarr, .npz, .h5 or .hdf5")
     if X is None:
         raise DataError(f"{path} has no array X; save the inputs under that name.")
-    frame = _named(X, names, path)
+    frame = named_inputs(X, names, path)
     return frame if names is not None else pd.DataFrame(frame, columns=[f"x{i}" for i in range(X.shape[1])])
 
 
@@ -107,44 +86,75 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
         What to write; its index is left out.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
     writers: dict[str, Callable[[Path], None]] = {
         ".csv": lambda to: frame.to_csv(to, index=False),
         ".parquet": lambda to: _write_parquet(to, frame),
         ".npz": lambda to: np.savez(to, **_columns(frame)),
     }
-    if suffix not in writers:
-        raise _unknown_format(path, "written", ".csv, .parquet or .npz")
+    if path.suffix.lower() not in writers:
+        raise unknown_format(path, "written", ".csv, .parquet or .npz")
+    write_file(path, writers[path.suffix.lower()])
+
+
+def write_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file, or a folder that is one to users, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Where to; what is there already survives a failure.
+    write
+        What writes to a given place beside it.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(suffix=suffix, prefix=f".{path.stem}-", dir=path.parent)
+        handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}-", dir=path.parent)
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror}); choose a folder you may write to.") from error
     os.close(handle)
     temporary = Path(name)
+    if path.suffix == ".zarr":
+        temporary.unlink()
     try:
-        writers[suffix](temporary)
+        write(temporary)
+        if temporary.is_dir():
+            _replace_folder(temporary, path)
+            return
         # A temporary file is private; the result gets the rights any new file would have.
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}); nothing was changed.") from error
+        raise DataError(f"{path} cannot be written ({error.strerror or error}); nothing was changed.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True) if not temporary.is_dir() else shutil.rmtree(temporary)
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def _replace_folder(new: Path, path: Path) -> None:
+    """Put a folder in the place of another, of which nothing is left only once the new one is there."""
+    if path.is_dir():
+        old = new.with_name(f"{new.name}.old")
+        path.rename(old)
+        new.rename(path)
+        shutil.rmtree(old)
+        return
+    new.rename(path)
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that exists; a Zarr store is a folder."""
     path = Path(path)
-    if not path.is_file():
+    if not path.is_file() and not (path.suffix == ".zarr" and path.is_dir()):
         raise DataError(f"{path} is not a file; give the name of a file that exists.")
     return path
 
 
-def _unknown_format(path: Path, verb: str, known: str) -> DataError:
+def unknown_format(path: Path, verb: str, known: str) -> DataError:
+    """Return what to raise for a file of another format."""
     return DataError(f"{path} cannot be {verb}: the ending {path.suffix!r} is unknown; expected {known}.")
 
 
-def _read_frame(path: Path) -> pd.DataFrame:
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return a CSV or Parquet file as a frame, dates as dates."""
     parquet = path.suffix.lower() == ".parquet"
     if parquet:
         need("pyarrow", "files", str(path))
@@ -189,61 +199,13 @@ def _is_datum(name: str) -> bool:
     return False
 
 
-def _with_levels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """A frame whose index is among its columns, and their names; an index that only counts rows has none."""
-    index = frame.index
-    if index.nlevels == 1 and index.name is None and index.dtype.kind in "iu":
-        return frame, []
-    unnamed = ["index"] if index.nlevels == 1 else [f"level_{i}" for i in range(index.nlevels)]
-    levels = [other if name is None else str(name) for name, other in zip(index.names, unnamed, strict=True)]
-    return frame.reset_index(names=levels), levels
+def frame_inputs(frame: pd.DataFrame, levels: list[str]) -> list[str]:
+    """Return the columns that are inputs unless others are named: those of the index, or the first."""
+    return levels or list(frame.columns[:1])
 
 
-def _grid_of_frame(frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None) -> Table:
-    frame, levels = _with_levels(frame)
-    inputs = (levels or list(frame.columns[:1])) if input_columns is None else list(input_columns)
-    _check_columns(frame, path, inputs)
-    outputs = [name for name in frame.columns if name not in (*inputs, *levels)]
-    if not outputs:
-        raise DataError(f"{path} has no column beside the inputs {', '.join(map(str, inputs))}; add one per output.")
-    return as_table(frame[inputs], frame[outputs])
-
-
-def _cells_of_frame(
-    frame: pd.DataFrame, path: Path, input_columns: Sequence[str] | None, output: str, value: str
-) -> Table:
-    frame, _ = _with_levels(frame)
-    others = [name for name in frame.columns if name not in (output, value)]
-    inputs = others if input_columns is None else list(input_columns)
-    _check_columns(frame, path, [*inputs, output, value])
-    return cells_table(frame[inputs], frame[output], frame[value])
-
-
-def _check_columns(frame: pd.DataFrame, path: Path, wanted: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in frame.columns]
-    if missing:
-        known = ", ".join(map(str, frame.columns[:8])) + (", ..." if frame.shape[1] > 8 else "")
-        raise DataError(f"{path} has no column {missing[0]!r}; it has {known}.")
-    repeated = [name for i, name in enumerate(wanted) if name in wanted[:i]]
-    if repeated:
-        raise DataError(
-            f"Column {repeated[0]!r} of {path} was given twice; give it once, as an input, output or value."
-        )
-
-
-def _table_of_arrays(arrays: dict[str, Any], path: Path) -> Table:
-    names = arrays["output_names"].tolist() if "output_names" in arrays else None
-    features = arrays.get("feature_names")
-    if {"x", "outputs", "y"} <= arrays.keys():
-        return cells_table(_named(arrays["x"], features, path), arrays["outputs"], arrays["y"], names)
-    if not {"X", "Y"} <= arrays.keys():
-        found = ", ".join(sorted(arrays)) or "none"
-        raise DataError(f"{path} holds the arrays {found}; expected X and Y, or x, outputs and y for cells.")
-    return as_table(_named(arrays["X"], features, path), arrays["Y"], arrays.get("mask"), names)
-
-
-def _named(X: Any, names: Any, path: Path) -> Any:
-    """Inputs as a frame, if they have names."""
+def named_inputs(X: Any, names: Any, path: Path) -> Any:
+    """Return inputs as a frame, if they have names."""
     if X.ndim != 2:
         raise DataError(f"The inputs in {path} have shape {X.shape}; expected (inputs, features), so save a 2-D array.")
     if names is None:
@@ -252,14 +214,6 @@ def _named(X: Any, names: Any, path: Path) -> Any:
         shapes = f"feature_names of shape {names.shape} for inputs of shape {X.shape}"
         raise DataError(f"{path} has {shapes}; save one name for each column.")
     return pd.DataFrame(X, columns=list(map(str, names)))
-
-
-def _hdf5_table(path: Path, part: str) -> Table:
-    if part not in ("train", "test"):
-        raise DataError(f'part={part!r} is no part of a file; choose "train" or "test".')
-    values, mask = f"{part}/{part}_Y", f"{part}/{part}_mask"
-    arrays = read_hdf5(path, ["all_X", values, mask])
-    return as_table(arrays["all_X"], arrays[values], arrays[mask])
 
 
 def _write_parquet(path: Path, frame: pd.DataFrame) -> None:

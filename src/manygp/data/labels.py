@@ -6,6 +6,7 @@ counts rows, pandas' default, is no label.
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,13 @@ import pandas as pd
 
 from manygp.data.annotated import annotated_inputs, is_annotated
 from manygp.data.axes import Axes
+from manygp.data.containers import attributes_of
+from manygp.data.names import given_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, kind_of
 from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
-__all__ = ["aligned_mask", "axes_of", "check_labels", "check_rows", "input_frame", "labelled_inputs"]
+__all__ = ["aligned_mask", "as_dates", "axes_of", "check_labels", "check_rows", "input_frame", "labelled_inputs"]
 
 # Kinds of dates that agree wherever one of two is in UTC.
 _COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
@@ -96,6 +99,55 @@ def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
     return frame.set_axis(known, axis=1) if is_numbered else frame
 
 
+def as_dates(X: Any, axes: Axes) -> Any:
+    """Return texts and times among inputs as dates where the fit had dates; anything else as it is.
+
+    Parameters
+    ----------
+    X
+        Inputs of a prediction: one time, several in a list or array, or a frame with a column of them; as text, in
+        ISO 8601.
+    axes
+        Labels of the fit.
+    """
+    X = as_pandas(X)
+    if isinstance(X, pd.DataFrame) and len(axes.kinds) == X.shape[1]:
+        texts = [
+            name for name, kind in zip(X.columns, axes.kinds, strict=True) if _is_dated(kind) and _is_text(X[name])
+        ]
+        return X.assign(**{name: _parsed(X[name]) for name in texts}) if texts else X
+    if len(axes.kinds) != 1 or not _is_dated(axes.kinds[0]):
+        return X
+    given = [X] if isinstance(X, str | datetime.date | np.datetime64) else X
+    is_list = isinstance(given, list | tuple) or (isinstance(given, np.ndarray | pd.Index) and given.dtype.kind in "OU")
+    if is_list and len(given):
+        flat = [row[0] if isinstance(row, list | tuple | np.ndarray) and len(row) == 1 else row for row in given]
+        if all(isinstance(time, str | datetime.date | np.datetime64) for time in flat):
+            return pd.Index(_parsed(pd.Series(flat)), name=axes.inputs[0] if axes.inputs else None)
+    return X
+
+
+def _is_dated(kind: str) -> bool:
+    return kind in _COMMON_DATES
+
+
+def _is_text(column: Any) -> bool:
+    return isinstance(column, pd.Series) and pd.api.types.infer_dtype(column, skipna=False) == "string"
+
+
+def _parsed(times: pd.Series) -> pd.Series:
+    for is_utc in (False, True):
+        try:
+            return pd.to_datetime(times, format="ISO8601", utc=is_utc)
+        except (ValueError, TypeError) as error:
+            # Clocks change: one column may hold more than one offset, which UTC brings together.
+            failure = error
+    raise DataError(
+        f"X holds {times.iloc[0]!r}, and its times cannot be read ({failure}); write them as 2024-03-01T12:00 or "
+        "2024-03-01."
+    ) from failure
+
+
 def check_labels(X: Any, axes: Axes) -> None:
     """Refuse inputs in another order, or of another kind, than those of the fit: numbers, dates and time spans.
 
@@ -153,10 +205,15 @@ def axes_of(X: Any, Y: Any = None) -> Axes:
 def _output_axes(Y: Any) -> Axes:
     if is_dataarray(Y):
         dimensions = tuple(map(str, Y.dims[1:]))
-        indexes = [Y.indexes.get(dimension, pd.RangeIndex(0)) for dimension in Y.dims[1:]]
+        indexes = [Y.indexes.get(name, pd.RangeIndex(Y.sizes[name])) for name in Y.dims[1:]]
+        label, attributes = None if Y.name is None else str(Y.name), attributes_of(Y)
         if len(indexes) == 1 and isinstance(indexes[0], pd.MultiIndex):
-            return _stacked(indexes[0], dimensions[0])
-        return Axes(outputs=dimensions, dtypes=tuple(str(index.dtype) for index in indexes))
+            return replace(_stacked(indexes[0], dimensions[0]), label=label, attributes=attributes)
+        grid = tuple(map(given_names, indexes)) if len(indexes) > 1 else ()
+        dtypes = tuple(str(index.dtype) for index in indexes)
+        return Axes(outputs=dimensions, dtypes=dtypes, label=label, grid=grid, attributes=attributes)
+    if isinstance(Y, pd.Series):
+        return Axes(label=None if Y.name is None else str(Y.name))
     if isinstance(Y, pd.DataFrame) and isinstance(Y.columns, pd.MultiIndex):
         return _stacked(Y.columns, "output")
     if isinstance(Y, pd.DataFrame):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["checked_names", "find_outputs", "given_names", "match_names"]
+__all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "match_names"]
 
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
@@ -58,6 +58,15 @@ def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[
     if isinstance(outputs, str) or not isinstance(outputs, Iterable) or named(outputs) is not None:
         outputs = [outputs]
     return np.array([position(name) for name in outputs], dtype=np.int64)
+
+
+def as_positions(values: Any, length: int, num_outputs: int) -> npt.NDArray[np.int64]:
+    """Return positions of outputs, shape (length,), or refuse numbers that are none."""
+    positions = np.asarray(values)
+    is_good = positions.shape == (length,) and positions.dtype.kind in "iu"
+    if not is_good or (length and not 0 <= positions.min() <= positions.max() < num_outputs):
+        raise DataError(f"These are no {length} positions from 0 to {num_outputs - 1}.")
+    return positions.astype(np.int64)
 
 
 def match_names(asked: Sequence[Hashable], known: Sequence[Hashable]) -> list[Hashable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["DataTypeError", "as_numbers", "as_pandas", "is_dataarray", "is_dataset", "kind_of"]
+__all__ = ["DataTypeError", "as_numbers", "as_pandas", "is_dataarray", "is_dataset", "kind_of", "like_native"]
 
 EPOCH = np.datetime64("1970-01-01", "D")
 
@@ -33,14 +34,38 @@ def is_dataset(value: object) -> bool:
 
 
 def as_pandas(value: Any) -> Any:
-    """Return frames and series of other libraries, such as polars, as those of pandas; anything else as it is."""
+    """Return frames and series of other libraries, such as polars, as those of pandas; anything else as it is.
+
+    By way of narwhals where that is installed, which needs nothing else; otherwise as the library does it itself.
+    """
     is_known = isinstance(value, pd.DataFrame | pd.Series | pd.Index) or is_dataarray(value) or is_dataset(value)
     if is_known or not hasattr(value, "to_pandas"):
         return value
     try:
-        return value.to_pandas()
-    except ImportError as error:
-        raise DataError(f"A {type(value).__name__} cannot be read ({error}); give numpy or pandas.") from error
+        frame = _narwhals().from_native(value, eager_only=True, allow_series=True)
+    except (ImportError, TypeError):
+        try:
+            return value.to_pandas()
+        except ImportError as error:
+            raise DataError(f"A {type(value).__name__} cannot be read ({error}); give numpy or pandas.") from error
+    if hasattr(frame, "columns"):
+        return pd.DataFrame({name: _column(frame[name]) for name in frame.columns}, columns=list(frame.columns))
+    return pd.Series(_column(frame), name=frame.name or None)
+
+
+def _narwhals() -> Any:
+    return importlib.import_module("narwhals.stable.v2")
+
+
+def _column(series: Any) -> Any:
+    """A column of a frame of another library, as pandas has it; what is missing becomes NaN."""
+    values = series.to_numpy()
+    return pd.Series(values).where(~pd.isna(values)) if values.dtype == object else values
+
+
+def like_native(columns: dict[str, Any], library: str) -> Any:
+    """Return columns by name as a frame of another library, such as polars."""
+    return _narwhals().from_dict(columns, backend=library).to_native()
 
 
 def kind_of(values: Any) -> str:

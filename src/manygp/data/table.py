@@ -85,6 +85,11 @@ class Table(ABC):
         return len(self.output_names)
 
     @property
+    def row_outputs(self) -> IntArray | None:
+        """Output of each input row where rows are cells, shape (n,); None where outputs share their inputs."""
+        return None
+
+    @property
     @abstractmethod
     def num_observed(self) -> int:
         """Number of observed cells."""

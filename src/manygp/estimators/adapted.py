@@ -23,9 +23,10 @@ from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
-from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_rest
+from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_parameters
 from manygp.models.new_outputs import Population, joined_model
 from manygp.prediction import Prediction
+from manygp.terms import Level
 from manygp.training import History, settle
 
 __all__ = ["AdaptiveEstimator"]
@@ -213,12 +214,12 @@ class AdaptiveEstimator(LatentVariableEstimator):
         scale = self.model_.coordinates.tail_scales(features).unsqueeze(-1)
         new = self._seen_through(mean[:, :h], scale * variance[:, :h], names)
         new.model_.latents.freedom = float(self.model_.coordinates.freedom)
-        rest = mean[:, h:]
-        if self.model_.level is not None:
-            new.model_.level_variance = variance[:, h : h + 1]
-        else:
-            rest = torch.cat([torch.zeros_like(mean[:, :1]), rest], -1)
-        set_rest(new.model_, rest, self.model_.likelihood.row_names())
+        at = h + len(self.model_.terms.constants())
+        # Levels follow from places, where the model has some.
+        for level, column in zip(new.model_.terms.of(Level), range(h, at), strict=False):
+            level.set(mean[:, column])
+            level.unknown.copy_(variance[:, column])
+        set_parameters(new.model_.likelihood, mean[:, at:], self.model_.likelihood.row_names())
         return new
 
     # -- behind the scenes ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,17 +18,18 @@ from torch import Tensor, nn
 
 from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
-from manygp.data.annotated import is_annotated
-from manygp.data.axes import Axes
+from manygp.data.coordinates import coordinates_of
 from manygp.data.exposure import as_exposure, observed_exposure
-from manygp.data.labels import check_labels, input_frame, labelled_inputs
-from manygp.data.names import find_outputs
+from manygp.data.labels import check_labels, input_frame
+from manygp.data.names import as_positions, find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.tables import given_table
+from manygp.estimators.together import TogetherMixin
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
@@ -42,7 +44,7 @@ __all__ = ["Estimator"]
 _CHUNK_NUMBERS = 8_000_000
 
 
-class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
+class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
     A leaf stores its settings in `__init__` and defines `_fit_table`, which sets `model_`, `scaling_` and `history_`,
@@ -76,8 +78,6 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     _settings_: dict[str, Any]
     _seed: int
     _flat_: bool
-    # What the container of the fit called inputs and outputs.
-    _axes_: Axes = Axes()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
 
@@ -110,14 +110,23 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
     def _sizes(self) -> dict[str, Any]:
         """What `_restore` needs to know of the fitted model, as plain numbers."""
 
-    def _kept_data(self) -> dict[str, FloatArray]:
+    def _kept_data(self) -> dict[str, FloatArray | IntArray]:
         """Data that are saved beside the model, by name, since predictions or users need them; a leaf may add some."""
-        return {"exposure": self.exposure_} if hasattr(self, "exposure_") else {}
+        kept = {
+            "exposure": getattr(self, "exposure_", None),
+            "inputs": self._inputs_,
+            "row_outputs": self._row_outputs_,
+        }
+        return {name: values for name, values in kept.items() if values is not None}
 
-    def _keep_data(self, data: dict[str, FloatArray]) -> None:
+    def _keep_data(self, data: dict[str, Any]) -> None:
         """Take back what `_kept_data` gave."""
         if "exposure" in data:
             self.exposure_ = as_exposure(data["exposure"], len(data["exposure"]))
+        if "inputs" in data:
+            self._inputs_ = as_inputs(data["inputs"], self.n_features_in_)
+        if "row_outputs" in data:
+            self._row_outputs_ = as_positions(data["row_outputs"], len(data["inputs"]), self.n_outputs_)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -130,6 +139,7 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
         layer: str | None = None,
+        inputs: Sequence[Hashable] | None = None,
         output_coordinates: Any = None,
     ) -> Self:
         """Fit to a grid of observations.
@@ -137,9 +147,10 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         Parameters
         ----------
         X
-            Inputs, shape (n, d): numpy, pandas or lists. None takes them from the first dimension of an xarray y or
-            from the index of a pandas y. Or all of the data: an AnnData, with inputs in `obsm["spatial"]` and outputs
-            named by `var_names`, or a `Table` of `manygp.data`.
+            Inputs, shape (n, d): numpy, pandas or lists. Or all of the data: a frame, whose index is the input and
+            whose columns are outputs; a DataArray, whose first dimension is the input and whose other dimensions are
+            outputs, but for places that were never observed; an AnnData, with inputs in `obsm["spatial"]` and outputs
+            named by `var_names`; or a `Table` of `manygp.data`.
         y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
             matrix, which stays sparse and whose zeros are observations.
@@ -152,14 +163,23 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
         layer
             Layer of an AnnData that holds the observations; its `X` by default.
+        inputs
+            Columns of a frame that hold the inputs, where its index does not.
         output_coordinates
             For `TLVMOGP`: where the outputs are, so that latent vectors of neighbours are alike and new outputs can be
             predicted from their place alone. A row of numbers for each output in order, shape (p, c), or a data frame
-            by output name; "names" if the names of the outputs are their coordinates. Any numbers will do: latitude
-            and longitude (see `coordinate_system`), altitude, embeddings of genes.
+            by output name; "names" if the names of the outputs are their coordinates; "coords" for the coordinates of a
+            DataArray. Any numbers will do: latitude and longitude (see `coordinate_system`), altitude, embeddings of
+            genes.
         """
-        self._fit(given_table(X, y, mask, output_names, layer), exposure, output_coordinates)
-        self._flat_ = (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 1
+        table = given_table(X, y, mask, output_names, layer, inputs)
+        if isinstance(output_coordinates, str) and output_coordinates == "coords":
+            output_coordinates = coordinates_of(X if y is None else y, table.output_names)
+        self._fit(table, exposure, output_coordinates)
+        held = X if y is None else y
+        # An AnnData or a table, which comes alone, has outputs side by side.
+        rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
+        self._flat_ = getattr(held, "ndim", rank) == 1
         return self
 
     def fit_cells(
@@ -214,6 +234,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             del self.exposure_
         self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
         self.output_names_, self._axes_ = table.output_names, table.axes
+        # A copy: what the user does to their array later must not change where the model was fitted.
+        self._inputs_, self._row_outputs_ = table.X.copy(), table.row_outputs
         if table.feature_names is not None:
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -225,15 +247,17 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
 
     # -- predicting ----------------------------------------------------------------------------------------------
 
-    def predict(
-        self, X: Any, return_std: bool = False, outputs: Any = None, *, exposure: Any = None
-    ) -> FloatArray | tuple[FloatArray, FloatArray]:
+    def predict(self, X: Any = None, return_std: bool = False, outputs: Any = None, *, exposure: Any = None) -> Any:
         """Predictive mean of the observations, shape (n, p), and their standard deviation if asked for.
+
+        In the container that the values of the fit came in, see `set_output`: a frame for a frame, a DataArray for a
+        DataArray, else an array.
 
         Parameters
         ----------
         X
-            Inputs, shape (n, d).
+            Inputs, shape (n, d), those of the fit by default: after a fit to a list of cells, these cells. Where inputs
+            are dates, times and texts such as "2024-03-01" will do.
         return_std
             Whether to return (mean, std).
         outputs
@@ -243,29 +267,31 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
         """
         dist = self.predict_dist(X, outputs, exposure=exposure)
         flat = self._flat_ and outputs is None
-        mean = dist.mean[:, 0] if flat else dist.mean
-        if not return_std:
-            return mean
-        return mean, dist.std[:, 0] if flat else dist.std
+        mean = self._in_container(dist.mean, X, dist, flat)
+        return (mean, self._in_container(dist.std, X, dist, flat)) if return_std else mean
 
     def predict_dist(
-        self, X: Any, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
+        self, X: Any = None, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:
         """Predictive distribution at all pairs of inputs and outputs.
 
         Parameters
         ----------
         X
-            Inputs, shape (n, d).
+            Inputs, shape (n, d); by default those of the fit, or its cells where it was given a list of cells.
         outputs
             Names or positions of the outputs to predict; all by default.
         observation_noise
             Whether to predict observations y; otherwise the function f behind them.
         exposure
-            For counts: the exposure of each row of X, shape (n,); 1 by default, at inputs of the fit too, since a
-            prediction does not know which of them X repeats.
+            For counts: the exposure of each row of X, shape (n,); that of the fit by default where X is left out, and
+            otherwise 1, at inputs of the fit too, since a prediction does not know which of them X repeats.
         """
-        inputs = self._check_inputs(X)
+        inputs, rows = self._asked(X)
+        if X is None and exposure is None:
+            exposure = getattr(self, "exposure_", None)
+        if X is None and outputs is None and self._row_outputs_ is not None:
+            return self._listed(inputs, rows, self._row_outputs_, observation_noise, exposure)
         chosen = find_outputs(self.output_names_, outputs)
         width = len(chosen)
 
@@ -273,50 +299,28 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             return inputs[cells // width], chosen[cells % width]
 
         names = [self.output_names_[i] for i in chosen]
-        rows = labelled_inputs(X, inputs, self._axes_)
         return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
 
     def predict_cells(
         self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:
         """Predictive distribution of a list of cells: input x[i] and output outputs[i], with exposure[i] if given."""
-        inputs = self._check_inputs(x)
+        inputs, rows = self._asked(x)
         chosen = find_outputs(self.output_names_, outputs)
         if len(chosen) != len(inputs):
             raise DataError(f"x has {len(inputs)} rows and outputs names {len(chosen)}; give one output for each row.")
+        return self._listed(inputs, rows, chosen, observation_noise, exposure)
+
+    def _listed(
+        self, inputs: FloatArray, rows: pd.DataFrame, chosen: IntArray, observation_noise: bool, exposure: Any
+    ) -> Prediction:
+        """Predictive distribution of a list of cells, given by the numbers of their outputs."""
 
         def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
             return inputs[cells], chosen[cells]
 
         names = [self.output_names_[i] for i in chosen]
-        rows = labelled_inputs(x, inputs, self._axes_)
         return self._prediction(place, (len(inputs),), inputs, rows, chosen, names, observation_noise, exposure)
-
-    def annotate(self, data: Any, *, exposure: Any = None, key: str = "manygp") -> None:
-        """Write what the model says into an AnnData.
-
-        `layers[f"{key}_mean"]` and `layers[f"{key}_std"]` are the predictions at the places of its observations for
-        all of its variables, which must be outputs of the model; `varm[f"{key}_latent"]` are the means of the latent
-        vectors, if the model has some.
-
-        Parameters
-        ----------
-        data
-            The AnnData.
-        exposure
-            As in `predict_dist`: with 1, the default, the layers are maps that do not depend on library sizes.
-        key
-            What the names begin with.
-        """
-        self._check_fitted()
-        if not is_annotated(data):
-            raise DataError(f"annotate takes an AnnData and got a {type(data).__name__}; use predict_dist instead.")
-        names = tuple(data.var_names)
-        dist = self.predict_dist(data, names, exposure=exposure)
-        data.layers[f"{key}_mean"] = dist.mean.astype(np.float32)
-        data.layers[f"{key}_std"] = dist.std.astype(np.float32)
-        if hasattr(self, "latent_mean_"):
-            data.varm[f"{key}_latent"] = self.latent_mean_[find_outputs(self.output_names_, names)]
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written.
@@ -396,7 +400,8 @@ class Estimator(ScoringMixin, MultiOutputMixin, BaseEstimator):
             device,
             exposure if observation_noise else None,
             rows,
-            self._axes_,
+            # Some outputs of a field need not span all of it.
+            self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
             together,
         )
 

@@ -174,6 +174,8 @@ class LatentVariableEstimator(TrainedEstimator):
         new.model_, new.output_names_, new.n_outputs_, new._flat_ = model, tuple(names), len(names), False
         # New outputs of a field may be anywhere, not on its grid.
         new._axes_ = replace(self._axes_, stacked=self._axes_.stacked or "output")
+        # Cells of the fit are not cells of other outputs.
+        new._row_outputs_ = None
         return new
 
     def _linear_share(self) -> float:

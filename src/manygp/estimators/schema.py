@@ -1,5 +1,6 @@
 """What a manifest may say: every field has a kind and a range, and sizes are those of the tensors beside it."""
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -100,8 +101,25 @@ def _check_axes(axes: Any) -> None:
         return
     _expect(isinstance(axes, dict) and axes.keys() <= {field.name for field in fields(Axes)}, "axes are not axes")
     for key, value in axes.items():
-        for name in [value] if key == "stacked" else value if isinstance(value, list | tuple) else [0]:
-            _expect(isinstance(name, str) or (key == "stacked" and name is None), f"{key} of axes is no text")
+        if key in ("stacked", "label", "container", "attributes"):
+            _expect(
+                isinstance(value, str) or (value is None and key in ("stacked", "label")), f"{key} of axes is no text"
+            )
+            continue
+        _expect(isinstance(value, list | tuple), f"{key} of axes is no list")
+        for part in value:
+            labels = part if key == "grid" and isinstance(part, list | tuple) else [part]
+            kinds = str | int | float if key == "grid" else str
+            _expect(all(isinstance(label, kinds) for label in labels), f"{key} of axes is no text")
+    _expect(_is_attributes(axes.get("attributes", "")), "attributes of axes are none")
+
+
+def _is_attributes(text: str) -> bool:
+    try:
+        held = json.loads(text) if text else {}
+    except ValueError:
+        return False
+    return isinstance(held, dict) and all(isinstance(part, dict) for part in held.values())
 
 
 def _check_history(history: Any) -> None:

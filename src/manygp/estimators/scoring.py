@@ -11,7 +11,6 @@ from sklearn.base import RegressorMixin
 
 from manygp.data import Cells, Grid, Table
 from manygp.data.adapters import own_names
-from manygp.data.annotated import is_annotated
 from manygp.data.names import find_outputs, match_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
@@ -55,7 +54,7 @@ class ScoringMixin(RegressorMixin):
 
     @abstractmethod
     def predict_dist(
-        self, X: Any, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
+        self, X: Any = None, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:
         """Predictive distribution at all pairs of inputs and outputs."""
 
@@ -103,7 +102,7 @@ class ScoringMixin(RegressorMixin):
         outputs = self._outputs_of(table, X, y, outputs)
         exposure = table.exposure if exposure is None else exposure
         if isinstance(table, Grid):
-            dist = self.predict_dist(_inputs_of(X, table), outputs, exposure=exposure)
+            dist = self.predict_dist(_inputs_of(X, y, table), outputs, exposure=exposure)
             return dist.score(_values(table), plug_in=plug_in)
         assert isinstance(table, Cells)
         chosen = find_outputs(self.output_names_, outputs)
@@ -135,7 +134,7 @@ class ScoringMixin(RegressorMixin):
             raise DataError("score takes a grid and got a list of cells; use evaluate, or the to_grid() of the list.")
         outputs = self._outputs_of(table, X, y)
         exposure = table.exposure if exposure is None else exposure
-        mean, Y = self.predict_dist(_inputs_of(X, table), outputs, exposure=exposure).mean, _values(table)
+        mean, Y = self.predict_dist(_inputs_of(X, y, table), outputs, exposure=exposure).mean, _values(table)
         weight = np.ones(len(Y)) if sample_weight is None else as_numbers(sample_weight, "sample_weight")
         if weight.shape != (len(Y),):
             raise DataError(f"sample_weight has shape {weight.shape} and X has {len(Y)} rows; give one for each row.")
@@ -148,7 +147,7 @@ class ScoringMixin(RegressorMixin):
         """Which outputs of the model the columns of a table are, by what the table was made of."""
         if outputs is not None:
             return outputs
-        source = X if isinstance(X, Table) or is_annotated(X) else y
+        source = X if y is None else y
         names = source.output_names if isinstance(source, Table) else own_names(source)
         # Numbers from 0 on are no names, but text is, though the outputs be numbers.
         is_numbered = names is None or _is_numbered(names)
@@ -178,9 +177,9 @@ class ScoringMixin(RegressorMixin):
         return None
 
 
-def _inputs_of(X: Any, table: Table) -> Any:
+def _inputs_of(X: Any, y: Any, table: Table) -> Any:
     """Inputs as they were given, with all of their labels, or else those of the table."""
-    return table if X is None or isinstance(X, Table) else X
+    return table if X is None or y is None else X
 
 
 def _is_numbered(names: Sequence[Hashable]) -> bool:

@@ -21,6 +21,7 @@ from manygp.initialise.pseudo_values import check_support
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.terms import Level
 from manygp.variational import LATENT_POSTERIORS, Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
 
@@ -183,7 +184,7 @@ class SeparableEstimator(LatentVariableEstimator):
             latents,
             likelihood,
             torch.ones(d),
-            has_levels=not (paper or likelihood.is_affine),
+            terms=[] if paper or likelihood.is_affine else [Level(sizes["num_outputs"], sparse=True)],
             sparse=not paper,
         )
 

@@ -17,32 +17,33 @@ def given_table(
     mask: Any = None,
     output_names: Sequence[Hashable] | None = None,
     layer: str | None = None,
+    inputs: Sequence[Hashable] | None = None,
 ) -> Table:
     """Return observations as a validated table of the model's own.
 
     Parameters
     ----------
     X
-        Inputs, or all of the data as an AnnData or a table.
-    y, mask, output_names, layer
+        Inputs, or all of the data as a frame, DataArray, AnnData or table.
+    y, mask, output_names, layer, inputs
         As in `as_table`; a table has them already.
     """
     if not isinstance(X, Table):
-        return as_table(X, y, mask, output_names, layer)
-    others = {"y": y, "mask": mask, "output_names": output_names, "layer": layer}
+        return as_table(X, y, mask, output_names, layer, inputs)
+    others = {"y": y, "mask": mask, "output_names": output_names, "layer": layer, "inputs": inputs}
     for name, value in others.items():
         if value is not None:
             raise DataError(
                 f"X is a {type(X).__name__}, which holds all of the data, and {name} was given too; leave {name} out."
             )
-    inputs = input_frame(X)
+    rows = input_frame(X)
     if isinstance(X, Cells):
-        cells = cells_table(inputs, cell_names(X, X.output_names), X.y, X.output_names)
+        cells = cells_table(rows, cell_names(X, X.output_names), X.y, X.output_names)
         cells.exposure = None if X.exposure is None else observed_exposure(X.exposure, X.y)
         cells.axes = X.axes
         return cells
     assert isinstance(X, Grid)
-    grid = as_table(inputs, X.Y, X.mask, X.output_names)
+    grid = as_table(rows, X.Y, X.mask, X.output_names)
     grid.exposure, grid.axes = X.exposure, X.axes
     return grid
 

@@ -35,6 +35,7 @@ from manygp.models import TransformedLatentModel
 from manygp.models.calibration import calibrate_beside_neighbors, calibrate_noise
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
+from manygp.terms import RowEffects
 from manygp.training import History, settle
 from manygp.variational import LATENT_POSTERIORS
 
@@ -274,9 +275,9 @@ class TLVMOGP(AdaptiveEstimator):
                 logger.info("noise variance times %.2f, by cells left out one at a time", factor)
             if self._looks_for_effects(table):
                 find = find_row_effects if is_gaussian else find_site_effects
-                model.row_effects = find(model, table, scaling, rng)
-        if model.row_effects is not None:
-            logger.info("%d effects of single inputs on all outputs", model.row_effects.mean.shape[1])
+                model.terms.extend(find(model, table, scaling, rng))
+        for effects in model.terms.of(RowEffects):
+            logger.info("%d effects of single inputs on all outputs", effects.loadings.shape[1])
         return history
 
     def _train_with_neighbors(

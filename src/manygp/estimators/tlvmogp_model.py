@@ -11,8 +11,8 @@ from manygp.likelihoods import Gaussian, Likelihood, likelihood_name, make_likel
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import with_coordinates
 from manygp.models.neighbors import ObservedCells
-from manygp.terms import OwnPart, SharedShocks, Term
-from manygp.variational import CholeskyPosterior, InducingGP, Latents, NaturalPosterior, RowEffects
+from manygp.terms import make_term
+from manygp.variational import CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "chosen_likelihood", "sizes_of"]
 
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
-# What outputs share at one input and no other: most directions of it, and the spread of its loadings.
-_SHOCKS, _SHOCK_SCALE = 2, 0.1
 
 
 def build_model(
@@ -52,19 +50,13 @@ def build_model(
         relative=not paper,
         shared_draws=paper,
     )
-    num_neighbors = sizes.get("num_neighbors", 0)
     model = TransformedLatentModel(
         *(embedding, gp, latents, likelihood, torch.ones(d + h)),
-        has_levels=not (paper or likelihood.is_affine),
+        terms=[make_term(name, own, p, d, h, not paper, generator) for name, *own in sizes["terms"]],
         sparse=not paper,
         linear_share=float(sizes.get("linear_share", 0.0)),
-        has_trend=sizes.get("trend", False),
-        terms=_terms(p, h, d, generator) if num_neighbors else (),
-        num_neighbors=num_neighbors,
+        num_neighbors=sizes["num_neighbors"],
     )
-    if sizes.get("row_effects") is not None:
-        rows, effects = sizes["row_effects"]
-        model.row_effects = RowEffects(rows, p, d, effects)
     if sizes.get("observed") is not None:
         model.observed = ObservedCells(*sizes["observed"])
     if sizes["coordinates"] is not None:
@@ -72,17 +64,9 @@ def build_model(
     return model
 
 
-def _terms(num_outputs: int, latent_dim: int, num_features: int, generator: torch.Generator | None) -> list[Term]:
-    """What observations have beside f, which neighbours tell apart from it."""
-    return [
-        OwnPart(num_outputs, latent_dim, torch.ones(num_features)),
-        SharedShocks(num_outputs, latent_dim, min(_SHOCKS, num_outputs), _SHOCK_SCALE, generator),
-    ]
-
-
 def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
     """What `build_model` has to know of a model, as plain numbers, but for the name of its likelihood."""
-    latents, effects, cells = model.latents, model.row_effects, model.observed
+    latents, cells = model.latents, model.observed
     return {
         "num_features": len(model.units) - latents.dim,
         "num_outputs": latents.num_outputs,
@@ -91,8 +75,7 @@ def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
         "num_neighbors": model.num_neighbors,
         "spectral_bound": getattr(model.embedding, "spectral_bound", None),
         "prior_mean": latents.prior_mean is not None,
-        "trend": model.slopes is not None,
-        "row_effects": None if effects is None else list(effects.mean.shape),
+        "terms": [[term.name, *term.sizes()] for term in model.terms],
         "observed": None if cells is None else [*cells.inputs.shape, len(cells.y)],
         "coordinates": None if model.coordinates is None else model.coordinates.map.numbers(),
         "linear_share": model.linear_share,

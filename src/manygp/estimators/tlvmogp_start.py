@@ -16,6 +16,7 @@ from manygp.initialise.tlvmogp import choose_sizes, choose_spectral_bound, initi
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs
+from manygp.terms import Level, OwnPart, SharedShocks, Trend
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -26,6 +27,8 @@ logger = logging.getLogger("manygp")
 
 # What was published: sizes, and the bound of spectral norms.
 _LATENT_DIM, _NUM_INDUCING, _SPECTRAL_BOUND = 3, 200, 0.1
+# What outputs share at one input and no other: most directions of it.
+_SHOCKS = 2
 
 
 def begin_at_data(
@@ -93,15 +96,23 @@ def _untrained(
     generator: torch.Generator,
 ) -> TransformedLatentModel:
     """A model of so many latent dimensions and inducing points, with its prior of latent vectors."""
+    num_neighbors, terms = settings._count_neighbors(table, likelihood), list[list[Any]]()
+    if not likelihood.is_affine and settings.preset != "paper":
+        terms.append([Level.name])
+    if has_trend:
+        terms.append([Trend.name])
+    if num_neighbors:
+        # Neighbours tell these from f.
+        terms += [[OwnPart.name], [SharedShocks.name, min(_SHOCKS, table.num_outputs)]]
     sizes = {
         "num_features": table.num_features,
         "num_outputs": table.num_outputs,
         "latent_dim": int(dims[0]),
         "num_inducing": int(dims[1]),
-        "num_neighbors": settings._count_neighbors(table, likelihood),
+        "num_neighbors": num_neighbors,
         "spectral_bound": spectral_bound,
         "prior_mean": prior is not None,
-        "trend": has_trend,
+        "terms": terms,
         "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
         **chosen_likelihood(settings.likelihood, likelihood),
     }

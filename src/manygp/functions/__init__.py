@@ -11,9 +11,11 @@ from manygp.functions.keyed import cell_keys, input_keys, normals
 from manygp.functions.process import At, Process
 from manygp.functions.spectrum import Spectrum
 from manygp.functions.sums import moments_of_sums
-from manygp.functions.view import Joint, View
+from manygp.functions.view import OWN, SHARED, Joint, View
 
 __all__ = [
+    "OWN",
+    "SHARED",
     "At",
     "Block",
     "Joint",

@@ -77,7 +77,7 @@ class Block(ABC):
 
     def variance_of_sums(self, W: Tensor) -> Float[Tensor, "s g"]:
         """w cov wᵀ for every row w of a sparse matrix over cells, exactly, by pairs of points."""
-        W = (W if self.through is None else torch.sparse.mm(W, self.through)).coalesce()
+        W = self._weights(W)
         used, at = W.indices()[1].unique(return_inverse=True)
         weights = sparse_matrix(W.indices()[0], at, W.values(), (W.shape[0], len(used)))
         total: Tensor | float = 0.0
@@ -91,9 +91,15 @@ class Block(ABC):
         assert isinstance(total, Tensor)
         return total
 
+    def _weights(self, W: Tensor) -> Tensor:
+        """W C: weights of points in sums of cells."""
+        if self.through is None:
+            return W.coalesce()
+        return torch.sparse.mm(self.through.t(), W.to_dense().T).T.to_sparse()
+
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
         """W C R by key: (row of W, key) of every sum, and the sums."""
-        W = (W if self.through is None else torch.sparse.mm(W, self.through)).coalesce()
+        W = self._weights(W)
         return self._sums_by_key(W, self._rows)
 
     def _sums_by_key(self, W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +197,7 @@ class Known(_ProcessBlock):
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
         if self.padding is not None or self.at.process.explain is not None:
             return super().row_sums(W)
-        W = (W if self.through is None else torch.sparse.mm(W, self.through)).coalesce()
+        W = self._weights(W)
         pairs, sums = self._sums_by_key(W, self.at.K)
         root = self.at.process.root
         assert root is not None
@@ -222,7 +228,7 @@ class Left(_ProcessBlock):
         process = self.at.process
         if self.padding is not None or process.explain is not None or process.spectrum is None:
             return super().row_sums(W)
-        W = (W if self.through is None else torch.sparse.mm(W, self.through)).coalesce()
+        W = self._weights(W)
         φ = process.spectrum(self.at.points)
         pairs, sums = self._sums_by_key(W, torch.cat([self.at.K, φ], -1))
         m = self.at.K.shape[-1]

@@ -11,7 +11,7 @@ is made of random Fourier features, so that r has as many coefficients as there 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ __all__ = ["At", "Process", "normalised"]
 _TINY = 1e-300
 
 
+@runtime_checkable
 class Prior(Protocol):
     """k(a, b) and k(aᵢ, aᵢ)."""
 

@@ -64,6 +64,6 @@ class Spectrum:
             # A frequency of the mixture is one of a kernel that is chosen by its share of the variance.
             share = mixture(which).detach() * σ2
             total = share.sum(-1)
-            chosen = torch.searchsorted((share / total.unsqueeze(-1)).cumsum(-1), choice.expand(len(share), -1))
+            chosen = torch.searchsorted((share / total.unsqueeze(-1)).cumsum(-1), choice.repeat(len(share), 1))
             scaled = directions / lengthscale[chosen.clamp(max=share.shape[-1] - 1)]
         return cls(scaled, (2.0 * total / count).sqrt().unsqueeze(-1).expand(scaled.shape[:-1]))

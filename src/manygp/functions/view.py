@@ -1,14 +1,18 @@
 """Some cells as a model sees them: their joint distribution, without a matrix of all pairs."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.functions.blocks import Block
 
-__all__ = ["Joint", "View"]
+__all__ = ["OWN", "SHARED", "Joint", "View"]
+
+# Parts of a prior: what outputs share, and what each has for itself.
+SHARED, OWN = "shared", "own part"
 
 _DIAGONAL_CELLS = 64
 
@@ -65,6 +69,7 @@ class View:
         return True
 
 
+@runtime_checkable
 class Joint(Protocol):
     """What a model offers so that everything else follows: a view of any cells.
 
@@ -83,3 +88,12 @@ class Joint(Protocol):
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells (x, outputs), differentiable in x."""
+
+    def prior(
+        self,
+        x: Float[Tensor, "a d"],
+        outputs: Int[Tensor, " a"],
+        other_x: Float[Tensor, "b d"],
+        other_outputs: Int[Tensor, " b"],
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances between some cells and others before any data, given the learned parameters, by part."""

@@ -20,6 +20,7 @@ from manygp.initialise.survey import Survey
 from manygp.kernels import make_kernel, rescale_kernel
 from manygp.likelihoods import Gaussian
 from manygp.models.gslvmogp import SeparableLatentModel
+from manygp.terms import Level
 from manygp.variational import CellBatch
 from manygp.variational.kronecker import NaturalKronecker
 
@@ -91,8 +92,8 @@ def initialise(model: SeparableLatentModel, survey: Survey, found: Lengthscales,
     """
     table, values, scaling, rng = survey.table, survey.values, survey.scaling, survey.rng("separable")
     Q = model.num_components
-    if survey.levels is not None:
-        model.set_levels(torch.as_tensor(survey.levels))
+    for level in model.terms.of(Level):
+        level.set(torch.as_tensor(survey.levels))
     model.units.copy_(torch.as_tensor(found.lengthscale))
     components = [
         _component_without_factors(model, q, found, rng)
@@ -249,6 +250,7 @@ def _sampled_batch(table: Table, scaling: Scaling, rng: np.random.Generator) -> 
         column=torch.as_tensor(column),
         cell_weight=table.num_observed / len(y),
         output_weight=torch.zeros(len(outputs), dtype=torch.float64),
+        row=torch.as_tensor(row),
         exposure=None if table.exposure is None else torch.as_tensor(table.exposure[row]),
     )
 

@@ -14,6 +14,7 @@ from manygp.initialise.inducing import sample_cells
 from manygp.initialise.pseudo_values import exposure_at
 from manygp.likelihoods import Gaussian, Likelihood, choose_likelihood, make_likelihood
 from manygp.models.latent_variable import LatentVariableModel
+from manygp.terms import Level
 
 __all__ = ["likelihood_for", "start_alone", "start_likelihood"]
 
@@ -57,10 +58,10 @@ def start_likelihood(
     size = int(np.clip(_CELLS_PER_OUTPUT * table.num_outputs, _LEAST_SAMPLE, _MOST_SAMPLE))
     row, output, y = table.sample(size, rng)
     outputs = torch.as_tensor(output)
-    f = level = model.levels(outputs)
+    known: list[Tensor] = [level.value[outputs, 0] for level in model.terms.of(Level)]
     if factors is not None:
-        fit = torch.as_tensor(factors.at(row, output))
-        f = fit if level is None else level + fit
+        known.append(torch.as_tensor(factors.at(row, output)))
+    f = torch.stack(known).sum(0) if known else None
     y = np.asarray(scaling.scale_y(y, output), dtype=np.float64)
     model.likelihood.start_from(torch.as_tensor(y), outputs, f, exposure_at(table, row))
 

@@ -24,6 +24,7 @@ from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.terms import Level
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -180,8 +181,8 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
         start_trend(model, values, scaling, factors, survey.slopes)
     if isinstance(model.likelihood, PooledGaussian) and sizes.spread is not None:
         model.likelihood.set_deviation(torch.as_tensor(sizes.spread.deviation), sizes.spread.variance)
-    if survey.levels is not None:
-        model.set_levels(torch.as_tensor(survey.levels))
+    for level in model.terms.of(Level):
+        level.set(torch.as_tensor(survey.levels))
     is_whole = values.num_inputs == survey.table.num_inputs
     seen = values if survey.levels is None else survey.table
     start_likelihood(model, seen, scaling, factors if is_whole else None, survey.rng("likelihood"))

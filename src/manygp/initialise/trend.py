@@ -11,6 +11,7 @@ from manygp.data import Scaling, Table
 from manygp.data.factorisation import Factorisation
 from manygp.data.table import FloatArray
 from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.terms import Trend
 
 __all__ = ["find_slopes", "start_trend", "without_slopes"]
 
@@ -84,4 +85,5 @@ def start_trend(
     counts = np.maximum(left.count_per_output(), 1)
     chance = (left.power_sums(2, scaling.y_center) / scaling.y_scale**2 / counts**2)[:, None]
     spread = max(float(np.mean(np.square(rest) - chance)), 0.0)
-    model.set_trend(torch.as_tensor(V.T), torch.as_tensor(rest * spread / (spread + chance)))
+    for trend in model.terms.of(Trend):
+        trend.set(torch.as_tensor(V.T), torch.as_tensor(rest * spread / (spread + chance)))

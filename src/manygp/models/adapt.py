@@ -9,6 +9,7 @@ from torch import Tensor
 from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
+from manygp.terms import Points, Terms
 from manygp.variational import Conditional
 
 __all__ = ["Adaptation", "adapt_outputs"]
@@ -59,7 +60,10 @@ def adapt_outputs(
     likelihood.sparse_rows = False
     numbers = torch.arange(len(prior_mean), device=prior_mean.device)
     prior_precision = torch.linalg.inv(prior_covariance)
-    search = _Search(model, model.gp.conditional(), cells, numbers, prior_mean, prior_precision, extras, likelihood)
+    terms = model.terms.for_outputs(len(prior_mean))
+    search = _Search(
+        model, model.gp.conditional(), terms, cells, numbers, prior_mean, prior_precision, extras, likelihood
+    )
     θ, precision = search.climb(search.start(), _STEPS)
     if any(row.requires_grad for row in model.likelihood.row_parameters()):
         search.fit_likelihood(θ, precision)
@@ -73,6 +77,7 @@ class _Search:
 
     model: TransformedLatentModel
     conditional: Conditional
+    terms: Terms
     cells: NewCells
     # Which of the likelihood's outputs these are.
     numbers: Int[Tensor, " k"]
@@ -159,6 +164,8 @@ class _Search:
         outputs, y, h = self.cells.outputs, self.cells.y, self.model.latents.dim
         own = θ.index_select(0, outputs)
         f, variance, J = moments_and_slopes(self.model, self.conditional, self.cells.x, own[:, :h])
+        points = Points(self.cells.x, self.numbers[outputs], torch.zeros_like(outputs), own[:, :h])
+        f, J = f + self.terms.mean(points), J + self.terms.slope(points)
         if self.extras == "level":
             f, J = f + own[:, h], torch.cat([J, torch.ones_like(J[:, :1])], -1)
         if self.extras == "scale":

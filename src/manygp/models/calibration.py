@@ -19,6 +19,7 @@ from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
 from manygp.models.neighbors import NeighborPredictor
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
+from manygp.terms import Points
 
 __all__ = ["LeftOut", "calibrate_beside_neighbors", "calibrate_noise", "leave_out"]
 
@@ -79,7 +80,9 @@ def _marginals(model: TransformedLatentModel, inputs: FloatArray, output: IntArr
     x, outputs = torch.as_tensor(inputs, device=device), torch.as_tensor(output, device=device)
     h = model.latents.means(outputs)
     e = model.embed(x, h)
-    mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h, outputs)
+    mean, _, slope = moments_and_slopes(model, gp.conditional(), x, h)
+    points = Points(x, outputs, torch.zeros_like(outputs), h)
+    mean, slope = mean + model.terms.mean(points), slope + model.terms.slope(points)
     A = cross_covariance(gp.kernel, e, gp.Z) @ gp.whitening().T
     open_variance = (kernel_diagonal(gp.kernel, e) - A.square().sum(-1)).clamp(min=0.0)
     own = torch.einsum("bi,bij->bj", slope, model.latents.factor(outputs)).square().sum(-1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from manygp.data import Grid, Scaling
 from manygp.data.coordinates import CoordinateMap
 from manygp.data.factorisation import Factorisation, factorise
+from manygp.likelihoods import Likelihood
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import CoordinatePrior
 
@@ -20,7 +21,7 @@ __all__ = [
     "numbers_at",
     "place_outputs",
     "refresh_prior",
-    "set_rest",
+    "set_parameters",
     "with_coordinates",
 ]
 
@@ -101,7 +102,10 @@ def refresh_prior(model: TransformedLatentModel, empty: Int[Tensor, " e"], seed:
     model.coordinates.learn_tails(values, noise, mean, variance, h)
     model.latents.change_prior(mean[:, :h], variance[:, :h])
     model.latents.set_to_prior(empty)
-    set_rest(model, mean[empty, h:], model.likelihood.row_names(), empty)
+    for level in model.terms.constants():
+        level[empty] = mean[empty, h : h + 1]
+        h += 1
+    set_parameters(model.likelihood, mean[empty, h:], model.likelihood.row_names(), empty)
 
 
 @torch.no_grad()
@@ -148,8 +152,8 @@ def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Te
         # N(v, 1/Λ) · N(0, s) has the mean v Λ / (Λ + 1/s).
         values = values / (q * precision)
     # Levels and the like are points, whose errors are left to the independent part.
-    rest = ([] if model.level is None else [model.level]) + [row[:, None] for row in model.likelihood.row_parameters()]
-    values = torch.cat([values, *rest], -1)
+    rest = [row[:, None] for row in model.likelihood.row_parameters()]
+    values = torch.cat([values, *model.terms.constants(), *rest], -1)
     noise = torch.zeros_like(values)
     noise[:, : latents.dim] = 1.0 / precision
     noise[~is_news.any(-1)] = _UNKNOWN
@@ -157,17 +161,14 @@ def _news(model: TransformedLatentModel) -> tuple[Float[Tensor, "p c"], Float[Te
 
 
 @torch.no_grad()
-def set_rest(
-    model: TransformedLatentModel,
-    rest: Float[Tensor, "k r"],
+def set_parameters(
+    likelihood: Likelihood,
+    values: Float[Tensor, "k r"],
     names: list[str],
     outputs: Int[Tensor, " k"] | slice = slice(None),
 ) -> None:
-    """Set what outputs have beside their latent vectors: levels if there are, and named parameters that are learned."""
-    if model.level is not None:
-        model.level[outputs] = rest[:, :1]
-        rest = rest[:, 1:]
-    for column, name in zip(rest.T, names, strict=True):
-        row = getattr(model.likelihood, name)
+    """Set the named parameters of a likelihood that belong to some outputs and are learned."""
+    for column, name in zip(values.T, names, strict=True):
+        row = getattr(likelihood, name)
         if row.requires_grad:
             row[outputs] = column

@@ -14,6 +14,7 @@ from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import safe_cholesky, triangular_inverse, with_gradients
 from manygp.models.joint.separable import SeparableJoint
 from manygp.models.latent_variable import LatentVariableModel
+from manygp.terms import Points, Term
 from manygp.variational import CellBatch, ElboTerms, Latents, trusted_sites
 from manygp.variational.kronecker import (
     DenseFeatures,
@@ -73,10 +74,10 @@ class SeparableLatentModel(LatentVariableModel):
         p(y | f).
     units
         What every input dimension is divided by, shape (d,).
-    has_levels
-        Whether every output has a level of its own.
+    terms
+        What stands beside g, such as levels.
     sparse
-        Whether gradients of levels and of the likelihood's parameters hold only the outputs that a batch touched.
+        Whether gradients of the likelihood's parameters hold only the outputs that a batch touched.
     jitter
         Relative jitter of what is factorised.
     """
@@ -93,11 +94,11 @@ class SeparableLatentModel(LatentVariableModel):
         latents: Latents,
         likelihood: Likelihood,
         units: Float[Tensor, " d"],
-        has_levels: bool = False,
+        terms: Sequence[Term] = (),
         sparse: bool = False,
         jitter: float = 1e-8,
     ):
-        super().__init__(latents, likelihood, units, len(Z_H), has_levels, sparse)
+        super().__init__(latents, likelihood, units, len(Z_H), terms, sparse)
         self.input_kernels, self.latent_kernels = nn.ModuleList(input_kernels), nn.ModuleList(latent_kernels)
         self.Z_X, self.Z_H = nn.Parameter(Z_X.double().clone()), nn.Parameter(Z_H.double().clone())
         self.posterior, self.jitter = posterior, jitter
@@ -216,12 +217,15 @@ class SeparableLatentModel(LatentVariableModel):
     ) -> _DataTerm:
         """Σ E[log p(y | f)] of a batch, and its derivatives by the marginals of every cell."""
         mean, variance = features.marginals(diagonal, q)
-        level = self.levels(batch.outputs)
-        f = mean if level is None else mean + level.index_select(0, batch.column)
         y, outputs = batch.y.to(mean.dtype), batch.outputs[batch.column]
+        f = mean + self.terms.mean(self.points(batch.x, outputs, batch.row))
         total, slope, curvature = self.likelihood.sites(f.detach(), variance.detach(), y, outputs, batch.exposure)
         total = with_gradients(total, [f, variance], [slope, curvature])
         return _DataTerm(total, mean.detach(), f.detach(), variance.detach(), slope, curvature)
+
+    def points(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], row: Int[Tensor, " b"]) -> Points:
+        """Cells for terms that do not look at latent vectors, of which an output may have several."""
+        return Points(x, outputs, row, torch.zeros(len(x), 0, dtype=torch.float64, device=x.device))
 
     def _pulls(self, batch: CellBatch, data: _DataTerm) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
         """w γᵢ and w βᵢ with βᵢ = −2 ∂E/∂vᵢ and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ, of cells as far as they can be trusted."""
@@ -269,11 +273,9 @@ class SeparablePredictor:
         # (s, distinct outputs, q, h)
         h = draws.unflatten(1, (len(distinct), self.model.num_components))
         mean, variance = self._pairs(x, h, column) if self.model.num_components == 1 else self._dense(x, h, column)
-        level = self.model.levels(outputs)
-        variance = variance.clamp(min=_MIN_VARIANCE)
-        if self.model.level_variance is not None:
-            variance = variance + self.model.level_variance[outputs, 0]
-        return mean if level is None else mean + level, variance
+        points = self.model.points(x, outputs, torch.zeros_like(outputs))
+        variance = variance.clamp(min=_MIN_VARIANCE) + self.model.terms.variance(points)
+        return mean + self.model.terms.mean(points), variance
 
     def _pairs(self, x: Tensor, h: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         """Latent vectors are seen once for each output and draw, inputs once for each cell."""

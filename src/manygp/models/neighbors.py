@@ -217,17 +217,17 @@ class NeighborPredictor:
         return torch.where(row >= 0, row, -1 - new)
 
     def _explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Embeddings, rows A, means a·m with the trend, and slopes of these in h."""
+        """Embeddings, rows A, means a·m with those of terms, and slopes of these in h; with a graph if x has one."""
         model, keep = self.model, points.x.requires_grad
         with torch.enable_grad():
             h = points.h.detach().requires_grad_()
             e = model.embed(points.x, h)
             A = model.explained(e, keep)
-            mean, trend = A @ self.q.mean, model.trend(points.x, h, points.outputs)
-            mean = mean if trend is None else mean + trend
+            mean = A @ self.q.mean
             slope = torch.autograd.grad(mean.sum(), h, create_graph=keep)[0]
         parts = e, A, mean, slope
-        return parts if keep else tuple(part.detach() for part in parts)
+        e, A, mean, slope = parts if keep else tuple(part.detach() for part in parts)
+        return e, A, mean + model.terms.mean(points), slope + model.terms.slope(points)
 
     def _nearest(self, both: Points, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor) -> Tensor:
         """Places among the candidates that are most correlated with a cell under S."""
@@ -237,16 +237,12 @@ class NeighborPredictor:
         one, others = both[at,], both[index,]
         S = self._cross(one, others, e[at], e[index], A[at], A[index]).squeeze(1)
         own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.noise_of(both.outputs)
-        for term in self.model.terms:
-            own = own + term.variance(both)
+        own = own + self.model.terms.variance(both)
         share = S.square() / own[index]
         return torch.where(seen, share, -1.0).topk(k, dim=1).indices
 
     def _cross(self, a: Points, b: Points, ea: Tensor, eb: Tensor, Aa: Tensor, Ab: Tensor) -> Tensor:
-        S = cross_covariance(self.model.gp.kernel, ea, eb) - Aa @ Ab.mT
-        for term in self.model.terms:
-            S = S + term.covariance(a, b)
-        return S
+        return cross_covariance(self.model.gp.kernel, ea, eb) - Aa @ Ab.mT + self.model.terms.covariance(a, b)
 
     def _residual(self, group: Points, e: Tensor, A: Tensor, seen: Tensor) -> Tensor:
         S = self._cross(group, group, e, e, A, A)

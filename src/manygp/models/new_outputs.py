@@ -12,6 +12,7 @@ from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.tlvmogp import TransformedLatentModel
+from manygp.terms import Level, Terms
 from manygp.variational import Latents
 
 __all__ = ["Population", "joined_model", "model_of_new_outputs"]
@@ -47,9 +48,9 @@ class Population:
         """The population of a model's outputs, whose values have been centred and scaled as told."""
         latents, p = model.latents, model.num_outputs
         L = latents.factor(torch.arange(latents.num_outputs, device=latents.mean.device))
-        columns, extras = list[Tensor]([latents.mean.view(p, -1)]), ""
-        if model.level is not None:
-            columns, extras = [*columns, model.level], "level"
+        columns, extras = list[Tensor]([latents.mean.view(p, -1), *model.terms.constants()]), ""
+        if model.terms.constants():
+            extras = "level"
         elif bool((center != center[0]).any() or (scale != scale[0]).any()):
             base, unit = center.mean(), scale.log().mean()
             columns = [*columns, torch.stack([(center - base) / unit.exp(), scale.log() - unit], -1)]
@@ -92,15 +93,10 @@ def model_of_new_outputs(
     new._modules, new._buffers, new._parameters = dict(model._modules), dict(model._buffers), dict(model._parameters)
     own, spread = (part.reshape(-1, model.latents.dim) for part in (mean, variance))
     new.latents, new.likelihood = _latents(own, spread.sqrt().diag_embed()), model.likelihood.for_outputs(len(mean))
-    new.level = nn.Parameter(level.unsqueeze(-1))
-    new.level_variance, new.linear_share = level_variance.unsqueeze(-1), linear_share
+    others = (term.for_outputs(len(mean)) for term in model.terms if not isinstance(term, Level))
+    new.terms, new.linear_share = Terms([*others, Level.known(level, level_variance)]), linear_share
     if isinstance(new, TransformedLatentModel):
-        if new.own_slopes is not None:
-            new.own_slopes = new.own_slopes.new_zeros(len(mean), new.own_slopes.shape[1])
-        if new.row_effects is not None:
-            new.row_effects = new.row_effects.with_new_outputs(len(mean), alone=True)
         # No cell of theirs is known, and latent vectors that are hardly known have no neighbours.
-        new.set_terms([term.for_outputs(len(mean)) for term in new.terms])
         new.observed = None
     return new
 
@@ -138,13 +134,7 @@ def joined_model(
     if old.prior_mean is not None:
         joined.latents.prior_mean = torch.cat([old.prior_mean, prior_mean])
     joined.likelihood = model.likelihood.joined(likelihood)
-    if model.own_slopes is not None:
-        own = model.own_slopes
-        joined.own_slopes = torch.cat([own, own.new_zeros(len(mean), own.shape[1])])
-    if model.row_effects is not None:
-        joined.row_effects = model.row_effects.with_new_outputs(len(mean))
-    joined.set_terms([term.joined(len(mean)) for term in model.terms])
-    if model.level is not None and model.prior_level is not None:
-        joined.level = nn.Parameter(torch.cat([model.level, level.unsqueeze(-1)]))
-        joined.prior_level = torch.cat([model.prior_level, level.unsqueeze(-1)])
+    joined.terms = model.terms.joined(len(mean))
+    for term in joined.terms.of(Level):
+        term.value[-len(mean) :] = term.prior[-len(mean) :] = level.unsqueeze(-1)
     return joined

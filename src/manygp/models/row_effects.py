@@ -23,7 +23,7 @@ from manygp.kernels import cross_covariance
 from manygp.likelihoods import Gaussian
 from manygp.models.factor_analysis import Factors
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.variational import RowEffects
+from manygp.terms import Points, RowEffects
 
 __all__ = ["HELD_SHARE", "best_rank", "distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
 
@@ -45,39 +45,36 @@ _STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4
 @torch.no_grad()
 def find_row_effects(
     model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator
-) -> RowEffects | None:
+) -> list[RowEffects]:
     """Effects of the rows of a table beside a trained model with Gaussian noise.
 
     The noise shrinks to what they leave, unless it is fixed.
 
-    None where a model of effects would not predict what f leaves in cells held out, nor where there are few outputs or
+    Empty where a model of effects would not predict what f leaves in cells held out, nor where there are few outputs or
     inputs, or inputs that occur several times.
     """
     assert isinstance(model.likelihood, Gaussian)
     ranks, rows = possible_ranks(table), distinct_rows(table, scaling)
     if not ranks or rows is None:
-        return None
+        return []
     assert isinstance(table, Grid)
     x, row = rows
     left, unit = _left(model, table, scaling, len(x), row)
     size = np.sqrt(np.nanmean(np.square(left)))
     if size == 0.0:
-        return None
+        return []
     # Residuals of cells that a model was fitted to are smaller than those of others.
     left /= size
     y = torch.as_tensor(left, device=model.units.device)
     rank = _choose_rank(y, ranks, rng)
     if rank is None:
-        return None
+        return []
     factors, noise = _analyse(y, rank, rng)
     if not model.likelihood.is_fixed:
         model.likelihood.noise = model.likelihood.noise * min(noise, 1.0)
-    effects, units = RowEffects(len(x), table.num_outputs, table.num_features, rank).to(y.device), y.new_tensor(unit)
-    parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
-    parts |= {"loadings": factors.loadings * units.unsqueeze(-1), "unknown": factors.own_variance() * units.square()}
-    for name, values in parts.items():
-        getattr(effects, name).copy_(values)
-    return effects
+    units = y.new_tensor(unit)
+    loadings, unknown = factors.loadings * units.unsqueeze(-1), factors.own_variance() * units.square()
+    return [RowEffects.known(torch.as_tensor(x), factors.mean, factors.covariance, loadings, unknown)]
 
 
 def possible_ranks(table: Table) -> list[int]:
@@ -123,9 +120,8 @@ def _left(
         x = torch.as_tensor(scaling.scale_x(table.X[rows])[at], device=device)
         which = torch.as_tensor(output, device=device)
         h = model.latents.means(which)
-        trend = model.trend(x, h, which)
         mean = cross_covariance(model.gp.kernel, model.embed(x, h), model.gp.Z) @ conditional.alpha
-        mean = mean if trend is None else mean + trend
+        mean = mean + model.terms.mean(Points(x, which, torch.as_tensor(row[rows][at], device=device), h))
         left = scaling.scale_y(table.values(rows)[at, output], output) - mean.cpu().numpy()
         place = (row[rows][at], output)
         np.add.at(total, place, left / unit[output])

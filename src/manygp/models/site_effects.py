@@ -23,7 +23,7 @@ from manygp.likelihoods import Likelihood
 from manygp.models.factor_analysis import Factors
 from manygp.models.row_effects import HELD_SHARE, best_rank, distinct_rows, possible_ranks
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.variational import RowEffects
+from manygp.terms import Level, Points, RowEffects
 
 __all__ = ["find_site_effects"]
 
@@ -41,30 +41,26 @@ _MOST_LEVERAGE = 0.9
 
 def find_site_effects(
     model: TransformedLatentModel, table: Table, scaling: Scaling, rng: np.random.Generator
-) -> RowEffects | None:
+) -> list[RowEffects]:
     """Effects of the rows of a table beside a trained model, whose levels and likelihood change along with them.
 
-    None where effects would not predict cells held out, as in `find_row_effects`.
+    Empty where effects would not predict cells held out, as in `find_row_effects`.
     """
     rows, ranks = distinct_rows(table, scaling, _MOST_CELLS), possible_ranks(table)
     if rows is None or not ranks:
-        return None
+        return []
     assert isinstance(table, Grid)
     x, row = rows
     cells = _Cells.of(model, table, scaling, row)
     rank = _choose_rank(cells.part(rng), ranks, rng)
     if rank is None:
-        return None
+        return []
     factors = _analyse(cells, rank, rng, refit=True)
-    effects = RowEffects(len(x), table.num_outputs, table.num_features, rank)
-    parts = {"inputs": torch.as_tensor(x), "mean": factors.mean, "covariance": factors.covariance}
-    parts |= {"loadings": factors.loadings, "unknown": factors.own_variance()}
-    for name, values in parts.items():
-        getattr(effects, name).copy_(values)
-    if model.level is not None:
-        with torch.no_grad():
-            model.level.add_(factors.coefficients[:, -1:])
-    return effects.to(model.units.device)
+    with torch.no_grad():
+        for level in model.terms.of(Level):
+            level.value.add_(factors.coefficients[:, -1:])
+    inputs, unknown = torch.as_tensor(x), factors.own_variance()
+    return [RowEffects.known(inputs, factors.mean, factors.covariance, factors.loadings, unknown)]
 
 
 @dataclass(frozen=True)
@@ -92,14 +88,13 @@ class _Cells:
             outputs = torch.arange(p, device=device).repeat(rows.stop - rows.start)
             h = model.latents.means(outputs)
             μ, v = conditional(model.embed(x, h))
-            for beside in (model.levels(outputs), model.trend(x, h, outputs)):
-                μ = μ if beside is None else μ + beside
-            mean[rows], variance[rows] = μ.view(-1, p), v.view(-1, p)
+            beside = model.terms.mean(Points(x, outputs, torch.zeros_like(outputs), h))
+            mean[rows], variance[rows] = (μ + beside).view(-1, p), v.view(-1, p)
             values = scaling.scale_y(table.values(rows))
             y[rows] = torch.as_tensor(np.where(table.observed(rows), values, np.nan))
         exposure = None if table.exposure is None else torch.as_tensor(table.exposure, device=device)
         numbers = torch.as_tensor(row, device=device), torch.arange(p, device=device)
-        return cls(model.likelihood, model.level is not None, mean, variance, y, exposure, *numbers)
+        return cls(model.likelihood, bool(model.terms.of(Level)), mean, variance, y, exposure, *numbers)
 
     def part(self, rng: np.random.Generator) -> "_Cells":
         """Some rows and outputs, as many as it takes to choose a rank."""

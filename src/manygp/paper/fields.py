@@ -6,7 +6,7 @@ import numpy as np
 
 from manygp.data import Grid, Scaling, random_split
 from manygp.data.climate import make_climate
-from manygp.data.files import read_table
+from manygp.data.sources import read_table
 from manygp.data.table import BoolArray, FloatArray
 from manygp.errors import DataError
 from manygp.extras import need

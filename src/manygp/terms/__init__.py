@@ -1,11 +1,15 @@
 """Terms: what a model adds to its GP, each a module with one interface.
 
-A term adds a covariance to the observations of cells, and says what it expects of outputs that were not in the fit. The
-model of a paper has none.
+A term adds a mean or a covariance to cells, and says what it expects of outputs that were not in the fit. The model of
+a paper has none.
 """
 
+from manygp.terms.level import Level
 from manygp.terms.own import OwnPart
+from manygp.terms.row_effects import RowEffects
 from manygp.terms.shocks import SharedShocks
 from manygp.terms.term import Points, Term
+from manygp.terms.terms import Terms, make_term
+from manygp.terms.trend import Trend
 
-__all__ = ["OwnPart", "Points", "SharedShocks", "Term"]
+__all__ = ["Level", "OwnPart", "Points", "RowEffects", "SharedShocks", "Term", "Terms", "Trend", "make_term"]

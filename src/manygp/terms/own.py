@@ -1,7 +1,9 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
+from collections.abc import Iterator
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.kernels import stationary
@@ -28,6 +30,9 @@ class OwnPart(Term):
         Variance d of all outputs to start from.
     """
 
+    name = "own part"
+    is_process = True
+
     def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
         super().__init__()
         self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)
@@ -49,13 +54,13 @@ class OwnPart(Term):
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._sd(points).squeeze(-1).square()
 
-    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         lengthscale = self.log_lengthscale.exp().detach()
         directions, _ = unit_frequencies(num_features // 2, len(lengthscale), _SMOOTHNESS, seed)
         angle = points.x.double() @ (directions.to(lengthscale) / lengthscale).T
         # d_p κ ≈ d_p φᵀφ with as many cosines as sines
         φ = torch.cat([angle.cos(), angle.sin()], -1) * (2.0 / num_features) ** 0.5
-        return self._sd(points) * φ, points.outputs
+        yield self._sd(points) * φ, points.outputs
 
     def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
         return (0.5 * self.log_variance(points.outputs, points.h)).exp()

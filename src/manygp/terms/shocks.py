@@ -1,7 +1,9 @@
 """What outputs do together at one input and at no other."""
 
+from collections.abc import Iterator
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from manygp.terms.term import Points, RowValues, Term
@@ -24,6 +26,7 @@ class SharedShocks(Term):
         Source of the loadings to start from, for at zero all gradients are zero; None is one that is always the same.
     """
 
+    name = "shared shocks"
     is_noise = True
 
     def __init__(
@@ -33,6 +36,9 @@ class SharedShocks(Term):
         self.loading = RowValues(num_outputs, latent_dim, rank, spread=scale**2)
         with torch.no_grad():
             self.loading.deviation.normal_(0.0, scale, generator=generator or torch.Generator())
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.loading.deviation.shape[1],)
 
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
@@ -44,8 +50,8 @@ class SharedShocks(Term):
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)
 
-    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
-        return self._loading(points), points.row
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self._loading(points), points.row
 
     def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
         return self.loading(points.outputs, points.h)

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-__all__ = ["Points", "RowValues", "Term"]
+__all__ = ["Points", "RowValues", "Term", "with_rows"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Points:
     outputs, row
         Numbers of the outputs, and of the inputs: cells with the same number have the same input.
     h
-        Latent vectors.
+        Latent vectors, or several draws of them for every cell.
     """
 
     x: Float[Tensor, "*g d"]
     outputs: Int[Tensor, "*g"]
     row: Int[Tensor, "*g"]
-    h: Float[Tensor, "*g h"]
+    h: Float[Tensor, "*s h"]
 
     def __getitem__(self, at: tuple[slice | Tensor | None, ...]) -> "Points":
         """Some of the cells, or with further axes."""
@@ -45,38 +45,70 @@ class Points:
 
 
 class Term(nn.Module):
-    """Interface: a Gaussian part of the observations beside the GP."""
+    """Interface: a part of a model beside its GP, which adds a mean, a covariance, or both.
 
+    A leaf says what it adds; what it does not say is zero.
+    """
+
+    #: What the term is called, in the configuration of a model and in its summary.
+    name: ClassVar[str]
     #: Whether the term belongs to single observations, and not to the function behind them.
-    is_noise = False
+    is_noise: ClassVar[bool] = False
+    #: Whether `rows` are random features, right on average alone.
+    is_process: ClassVar[bool] = False
+
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the term beside those of its model, with which `terms.make_term` makes one like it."""
+        return ()
 
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         """Begin with lengthscales of the inputs and a noise variance that the data tell."""
-        raise NotImplementedError
+
+    # -- what a cell has of it -----------------------------------------------------------------------------------
+
+    def mean(self, points: Points) -> Float[Tensor, "*s"]:
+        """What the term adds to the mean of every cell."""
+        return points.h.new_zeros(()).expand(points.h.shape[:-1])
+
+    def slope(self, points: Points) -> Float[Tensor, "*s h"]:
+        """Derivatives of `mean` by the latent vectors."""
+        return torch.zeros_like(points.h)
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         """Covariance of the term between all pairs of cells of each group."""
-        raise NotImplementedError
+        return a.h.new_zeros(()).expand(a.has_output_of(b).shape)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         """Variance of the term at every cell."""
-        raise NotImplementedError
+        return points.h.new_zeros(()).expand(points.outputs.shape)
 
-    def rows(self, points: Points, num_features: int, seed: int) -> tuple[Float[Tensor, "*g c k"], Int[Tensor, "*g c"]]:
-        """The term as a function: rows in independent coefficients, which cells of one key share, and the keys.
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is unknown of the term, as a function of cells (b,).
 
-        A process has about as many random features; what is finite has as many columns as it takes.
+        Yields rows (b, k) in independent standard normal coefficients, and keys (b,): cells of one key share their
+        coefficients. A process has `num_features` random features; what is finite has as many columns as it takes.
         """
-        raise NotImplementedError
+        yield from ()
+
+    # -- what belongs to an output -------------------------------------------------------------------------------
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """−log of the prior of what belongs to each output."""
-        return torch.stack([values.negative_log_prior(outputs) for values in self._row_values()]).sum(0)
+        total = torch.zeros(outputs.shape, dtype=torch.float64, device=outputs.device)
+        for values in self._row_values():
+            total = total + values.negative_log_prior(outputs)
+        return total
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with rows for each output."""
         for values in self._row_values():
             yield values.deviation
+
+    def constants(self) -> Iterator[nn.Parameter]:
+        """Numbers (p, 1) that are added to all cells of an output, and that nothing else tells of a new one."""
+        yield from ()
+
+    # -- outputs that were not in the fit ------------------------------------------------------------------------
 
     def joined(self, count: int) -> Self:
         """A copy for so many outputs more, of which nothing is known but their latent vectors."""
@@ -86,17 +118,25 @@ class Term(nn.Module):
         """A copy for so many other outputs, of which nothing is known but their latent vectors."""
         return self._copy(count, alone=True)
 
+    def without_noise(self) -> Self:
+        """The term without what is noise at some cells and not at others."""
+        return self
+
     def _copy(self, count: int, alone: bool) -> Self:
         new = copy.deepcopy(self)
         for values in new._row_values():
-            rows = values.deviation.detach()
-            fresh = rows.new_zeros(count, rows.shape[1])
-            values.deviation = nn.Parameter(fresh if alone else torch.cat([rows, fresh]))
+            values.deviation = nn.Parameter(with_rows(values.deviation.detach(), count, alone))
         return new
 
     def _row_values(self) -> "Iterator[RowValues]":
         """All numbers of the term that differ between outputs."""
         return (part for part in self.modules() if isinstance(part, RowValues))
+
+
+def with_rows(rows: Float[Tensor, "p *k"], count: int, alone: bool) -> Float[Tensor, "r *k"]:
+    """Zeros for so many outputs, behind the rows of others or alone."""
+    fresh = rows.new_zeros(count, *rows.shape[1:])
+    return fresh if alone else torch.cat([rows, fresh])
 
 
 class RowValues(nn.Module):

@@ -15,7 +15,6 @@ from manygp.variational.known_inputs import KnownInputs
 from manygp.variational.latents import LATENT_POSTERIORS, Latents
 from manygp.variational.posterior import CholeskyPosterior, NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.projection import Projection
-from manygp.variational.row_effects import RowEffects
 from manygp.variational.sites import SiteEvidence
 from manygp.variational.tensor_normal import TensorNormal
 from manygp.variational.trust import natural_step, trusted_rate, trusted_sites
@@ -40,7 +39,6 @@ __all__ = [
     "Posterior",
     "PosteriorMoments",
     "Projection",
-    "RowEffects",
     "SiteEvidence",
     "TensorNormal",
     "VecchiaEvidence",

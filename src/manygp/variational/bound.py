@@ -26,8 +26,8 @@ class CellBatch:
     column: Int[Tensor, " b"]
     cell_weight: float
     output_weight: Float[Tensor, " p"]
+    row: Int[Tensor, " b"]
     exposure: Float[Tensor, " b"] | None = None
-    row: Int[Tensor, " b"] | None = None
     groups: Groups | None = None
 
     @classmethod

@@ -90,7 +90,7 @@ def test_predict_writes_means_and_intervals(folder: Path) -> None:
     assert list(frame["output"]) == list("abc") * 2
     model = manygp.load(folder / "model")
     expected = model.predict(pd.DataFrame({"day": [0.5, 1.5]}))
-    np.testing.assert_allclose(frame["mean"], expected.reshape(-1), rtol=1e-12)
+    np.testing.assert_allclose(frame["mean"], np.asarray(expected).reshape(-1), rtol=1e-12)
     assert (frame["lower90"] < frame["mean"]).all()
     assert (frame["mean"] < frame["upper90"]).all()
 
@@ -114,7 +114,7 @@ def test_dates_go_in_and_come_out(folder: Path) -> None:
     frame = pd.read_csv(folder / "dated_out.csv")
     assert list(frame["day"]) == ["2020-02-01"] * 3 + ["2020-02-02"] * 3
     expected = manygp.load(folder / "dated").predict(pd.DataFrame({"day": pd.date_range("2020-02-01", periods=2)}))
-    np.testing.assert_allclose(frame["mean"], expected.reshape(-1), rtol=1e-12)
+    np.testing.assert_allclose(frame["mean"], np.asarray(expected).reshape(-1), rtol=1e-12)
 
 
 def test_evaluate_is_the_same_in_both_layouts(folder: Path) -> None:

@@ -5,8 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manygp.data import Cells, Grid
-from manygp.data.files import read_inputs, read_table, write_frame
+from manygp.data import Cells, Grid, read_inputs, read_table, write_frame
 from manygp.errors import DataError
 
 FRAME = pd.DataFrame({"t": [0.0, 1.0, 2.0], "a": [1.0, np.nan, 3.0], "b": [np.nan, 0.1, 0.2]})
@@ -35,7 +34,7 @@ def test_frames_are_written_and_read_back(tmp_path, suffix):
 def test_input_columns_can_be_chosen(tmp_path):
     path = tmp_path / "table.csv"
     pd.DataFrame({"a": [1.0, 2.0], "x": [3.0, 4.0], "y": [5.0, 6.0]}).to_csv(path, index=False)
-    table = read_table(path, input_columns=["y", "x"])
+    table = read_table(path, x=["y", "x"])
     assert table.X.tolist() == [[5.0, 3.0], [6.0, 4.0]]
     assert table.output_names == ("a",)
 
@@ -43,7 +42,7 @@ def test_input_columns_can_be_chosen(tmp_path):
 def test_one_row_per_cell(tmp_path):
     path = tmp_path / "cells.csv"
     write_frame(path, LONG)
-    table = read_table(path, output_column="site", value_column="z")
+    table = read_table(path, output_column="site", y=["z"])
     assert isinstance(table, Cells)
     assert table.output_names == ("a", "b")
     assert table.output.tolist() == [1, 0, 1]
@@ -145,8 +144,8 @@ def test_missing_files_and_columns_are_refused(tmp_path):
     path = tmp_path / "table.csv"
     write_frame(path, LONG)
     with pytest.raises(DataError, match="no column 'u'; it has t, site, z"):
-        read_table(path, input_columns=["u"])
-    with pytest.raises(DataError, match="needs both"):
+        read_table(path, x=["u"])
+    with pytest.raises(DataError, match="name that of the values too"):
         read_table(path, output_column="site")
     np.savez(tmp_path / "table.npz", Z=np.ones(3))
     with pytest.raises(DataError, match="arrays Z"):
@@ -188,7 +187,7 @@ def test_the_index_of_a_parquet_file_is_the_input(tmp_path, named):
     assert table.X[:, 0].tolist() == [1.0, 2.0, 3.0]
     assert list(read_inputs(tmp_path / "table.parquet").columns)[1:] == ["a", "b"]
     # An index beside chosen inputs is no output.
-    chosen = read_table(tmp_path / "table.parquet", input_columns=["a"])
+    chosen = read_table(tmp_path / "table.parquet", x=["a"])
     assert (chosen.feature_names, chosen.output_names) == (("a",), ("b",))
 
 
@@ -202,7 +201,7 @@ def test_levels_of_an_index_are_inputs_of_cells(tmp_path):
     pytest.importorskip("pyarrow")
     index = pd.MultiIndex.from_product([[0.0, 1.0], [2.0, 3.0]], names=["u", "v"])
     pd.DataFrame({"site": list("abab"), "z": [1.0, 2.0, 3.0, 4.0]}, index).to_parquet(tmp_path / "table.parquet")
-    table = read_table(tmp_path / "table.parquet", output_column="site", value_column="z")
+    table = read_table(tmp_path / "table.parquet", output_column="site", y=["z"])
     assert table.feature_names == ("u", "v")
     assert table.output_names == ("a", "b")
 
@@ -235,9 +234,9 @@ def test_numbers_of_columns_are_names(tmp_path, row):
 @pytest.mark.parametrize(
     "given",
     [
-        {"input_columns": ["t", "t"]},
-        {"output_column": "site", "value_column": "site"},
-        {"input_columns": ["z"], "output_column": "site", "value_column": "z"},
+        {"x": ["t", "t"]},
+        {"output_column": "site", "y": ["site"]},
+        {"x": ["z"], "output_column": "site", "y": ["z"]},
     ],
 )
 def test_columns_given_twice_are_refused(tmp_path, given):

@@ -7,6 +7,7 @@ import torch
 import manygp
 from manygp import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, SettingError
 from manygp.likelihoods import Gaussian, PooledGaussian
+from manygp.terms import RowEffects
 
 from .conftest import X as TIMES
 
@@ -101,7 +102,7 @@ def test_effects_of_single_inputs_leave_it_alone():
     model = TLVMOGP(
         latent_dim=2, num_inducing=30, epochs=15, likelihood=Gaussian(noise=0.09, learn_noise=False), **QUIET
     ).fit(X, Y)
-    assert model.model_.row_effects is not None
+    assert model.model_.terms.of(RowEffects)
     np.testing.assert_allclose(noise_of(model, X), 0.09, rtol=1e-6)
 
 

@@ -8,7 +8,7 @@ import manygp
 from manygp.data import Cells, Grid, Scaling
 from manygp.data.factorisation import factorise
 from manygp.initialise.trend import find_slopes, start_trend, without_slopes
-from manygp.models.tlvmogp import moments_and_slopes
+from manygp.terms import Points, Trend
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -99,17 +99,17 @@ def test_the_trend_starts_at_the_slopes(rng, rank):
     x, outputs = worlds.normal(rng, 50, 5), torch.as_tensor(rng.integers(6, size=50))
     h = torch.as_tensor(factors.loadings)[outputs]
     expected = (x.numpy() * (slopes * scaling.x_scale / scaling.y_scale[:, None])[outputs]).sum(1)
-    np.testing.assert_allclose(model.trend(x, h, outputs).detach(), expected, atol=0.02 * np.abs(expected).max())
+    found = model.terms.mean(Points(x, outputs, outputs, h)).detach()
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
     is_exact = rank == 5
-    assert (model.own_slopes.abs().max() < 1e-6) == is_exact
+    assert (model.terms[0].own.abs().max() < 1e-6) == is_exact
 
 
 def test_gradients_of_the_bound(rng):
     """For slopes and latents, against differences."""
     model = worlds.random_model(rng, trend=True, posterior="cholesky", latent_posterior="point")
     batch = worlds.whole_batch(worlds.random_grid(rng))
-    assert model.slopes is not None
-    for parameter in (model.slopes, model.latents.mean):
+    for parameter in (model.terms[0].slopes, model.latents.mean):
         (gradient,) = torch.autograd.grad(model.elbo(batch, worlds.generator()).bound, parameter)
         for place in [(0, 0), (1, 1)]:
             values = []
@@ -120,17 +120,14 @@ def test_gradients_of_the_bound(rng):
             assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(gradient[place]), rel=1e-5)
 
 
-def test_the_slope_of_the_mean_has_that_of_the_trend(rng):
-    model = worlds.random_model(rng, trend=True)
+def test_the_slope_of_the_mean_in_h(rng):
+    (trend,) = worlds.random_model(rng, trend=True).terms
     x, h, outputs = worlds.normal(rng, 5, 2), worlds.normal(rng, 5, 2), torch.tensor([0, 1, 2, 3, 0])
     W, own = worlds.normal(rng, 2, 3), worlds.normal(rng, 4, 2)
-    model.set_trend(W, own)
-    assert_close(model.trend(x, h, outputs), (x * (h @ W[:, :2].T + W[:, 2] + own[outputs])).sum(-1))
-    mean, _, slope = moments_and_slopes(model, model.gp.conditional(), x, h, outputs)
-    model.set_trend(0.0 * W, 0.0 * own)
-    flat_mean, _, flat_slope = moments_and_slopes(model, model.gp.conditional(), x, h, outputs)
-    assert_close(mean - flat_mean, (x * (h @ W[:, :2].T + W[:, 2] + own[outputs])).sum(-1))
-    assert_close(slope - flat_slope, x @ W[:, :2])
+    trend.set(W, own)
+    points = Points(x, outputs, outputs, h)
+    assert_close(trend.mean(points), (x * (h @ W[:, :2].T + W[:, 2] + own[outputs])).sum(-1))
+    assert_close(trend.slope(points), x @ W[:, :2])
 
 
 def test_a_fit_beyond_the_data_follows_the_trend(rng, tmp_path):
@@ -140,9 +137,9 @@ def test_a_fit_beyond_the_data_follows_the_trend(rng, tmp_path):
     settings = {"latent_dim": 2, "num_inducing": 40, "epochs": 20, "progress": False}
     model = manygp.TLVMOGP(**settings).fit(table.X, table.Y)
     plain = manygp.TLVMOGP(trend=False, **settings).fit(table.X, table.Y)
-    assert model.model_.slopes is not None
-    assert plain.model_.slopes is None
-    assert manygp.TLVMOGP(standardize=False, **settings).fit(table.X, table.Y).model_.slopes is None
+    assert model.model_.terms.of(Trend)
+    assert not plain.model_.terms.of(Trend)
+    assert not manygp.TLVMOGP(standardize=False, **settings).fit(table.X, table.Y).model_.terms.of(Trend)
     change = (far - table.X) @ slopes_alone(table).T
     np.testing.assert_allclose(model.predict(far) - model.predict(table.X), change, atol=0.2 * np.abs(change).max())
     model.save(tmp_path / "model")
@@ -154,7 +151,7 @@ def test_new_outputs_have_trends_of_their_own(rng):
     table = sloping(rng, n=300, p=9, missing=0.1)
     fit, new = Grid(table.X, table.Y[:, :8]), table.Y[:, 8]
     model = manygp.TLVMOGP(latent_dim=2, num_inducing=40, epochs=20, progress=False).fit(fit.X, fit.Y)
-    assert model.model_.slopes is not None
+    assert model.model_.terms.of(Trend)
     seen = np.flatnonzero(~np.isnan(new))[:20]
     adapted = model.adapt(table.X[seen], new[seen, None])
     rest = np.setdiff1d(np.flatnonzero(~np.isnan(new)), seen)
@@ -167,12 +164,13 @@ def test_a_trend_may_be_asked_for(rng, preset):
     """Then it is learned from zero where nothing is known of it."""
     X, Y = rng.uniform(size=(30, 1)), rng.standard_normal((30, 3))
     model = manygp.TLVMOGP(trend=True, preset=preset, epochs=3, num_inducing=10, progress=False).fit(X, Y)
-    assert model.model_.slopes.abs().sum() > 0.0
+    (trend,) = model.model_.terms.of(Trend)
+    assert trend.slopes.abs().sum() > 0.0
 
 
 def test_a_single_output_has_slopes_too(rng):
     X = rng.standard_normal((400, 4))
     y = X @ np.arange(4.0) + 0.1 * rng.standard_normal(400)
     model = manygp.TLVMOGP(epochs=5, num_inducing=20, progress=False).fit(X, y)
-    assert model.model_.slopes is not None
+    assert model.model_.terms.of(Trend)
     assert np.mean((model.predict(X) - y) ** 2) < 0.05

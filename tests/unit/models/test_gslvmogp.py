@@ -12,6 +12,7 @@ from manygp.initialise.gslvmogp import (
     initialise_at_prior,
 )
 from manygp.models.gslvmogp import SeparableLatentModel, SeparablePredictor
+from manygp.terms import Level
 
 from ...laws import worlds
 from ...laws.test_gslvmogp import random_model
@@ -56,11 +57,13 @@ def test_levels_shift_bound_and_predictions(rng, q):
     batch, moved = worlds.whole_batch(table), worlds.whole_batch(Grid(table.X, table.Y + shift))
     plain = model.elbo(batch, worlds.generator()).bound
     before, _ = model.predictor(2, 0)(batch.x, batch.outputs[batch.column])
-    model.level = torch.nn.Parameter(torch.as_tensor(shift).unsqueeze(-1))
+    level = Level(4)
+    level.set(torch.as_tensor(shift))
+    model.terms.append(level)
     assert_close(model.elbo(moved, worlds.generator()).bound, plain)
     after, _ = model.predictor(2, 0)(batch.x, batch.outputs[batch.column])
     assert_close(after - before, torch.as_tensor(shift)[batch.column].expand(2, -1))
-    assert any(parameter is model.level for parameter in model.row_parameters())
+    assert any(parameter is level.value for parameter in model.row_parameters())
 
 
 def curves(rng, n=40, p=12):

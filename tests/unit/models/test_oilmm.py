@@ -24,7 +24,7 @@ from .test_svlmc import low_rank_table
 
 def cells(x, outputs, y, p):
     outputs = torch.as_tensor(outputs)
-    return CellBatch(x, y, torch.arange(p), outputs, 1.0, torch.ones(p, dtype=torch.float64))
+    return CellBatch(x, y, torch.arange(p), outputs, 1.0, torch.ones(p, dtype=torch.float64), outputs)
 
 
 @pytest.mark.parametrize("log_parameters", [True, False])

@@ -9,6 +9,7 @@ import manygp
 from manygp.data import Grid, Scaling
 from manygp.models.factor_analysis import Factors
 from manygp.models.site_effects import _Cells, _left_out
+from manygp.terms import RowEffects
 
 from ...laws import worlds
 from ...tolerances import assert_close
@@ -52,8 +53,8 @@ def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
 def test_counts_at_an_input_tell_about_those_that_are_missing(rng, likelihood, tmp_path):
     X, Y, held_out = shared_counts(rng)
     model, plain = fit(X, Y, likelihood=likelihood), fit(X, Y, likelihood=likelihood, row_effects=False)
-    assert model.model_.row_effects is not None
-    assert plain.model_.row_effects is None
+    assert model.model_.terms.of(RowEffects)
+    assert not plain.model_.terms.of(RowEffects)
     ours, theirs = model.evaluate(X, held_out), plain.evaluate(X, held_out)
     # Poisson noise is in both.
     noise = np.nanmean(held_out)
@@ -69,7 +70,7 @@ def test_sparse_counts_and_exposures_have_effects_too(rng):
     exposure = rng.uniform(0.5, 2.0, len(X))
     dense = manygp.TLVMOGP(likelihood="poisson", latent_dim=2, num_inducing=20, epochs=8, progress=False)
     ours = dense.fit(X, sparse.csr_array(Y), exposure=exposure)
-    assert ours.model_.row_effects is not None
+    assert ours.model_.terms.of(RowEffects)
     # Twice the exposure, twice the counts.
     ratio = ours.predict(X, exposure=2.0 * exposure) / ours.predict(X, exposure=exposure)
     np.testing.assert_allclose(ratio, 2.0, rtol=1e-6)
@@ -88,18 +89,18 @@ def test_new_inputs_keep_their_mean(rng):
     """Effects are part of the mean of counts that the model was trained on, and are not added to it elsewhere."""
     X, Y, _ = shared_counts(rng, n=300, missing=0.1)
     model, plain = fit(X, Y), fit(X, Y, row_effects=False)
-    assert model.model_.row_effects is not None
+    assert model.model_.terms.of(RowEffects)
     assert 0.8 < model.predict(X + 1e-4).mean() / plain.predict(X + 1e-4).mean() < 1.25
 
 
 def test_counts_that_share_nothing_have_none(rng):
     X, Y, _ = shared_counts(rng, spread=0.0)
-    assert fit(X, Y).model_.row_effects is None
+    assert not fit(X, Y).model_.terms.of(RowEffects)
 
 
 def test_a_likelihood_that_is_fixed_stays_so(rng):
     X, Y, _ = shared_counts(rng)
-    assert fit(X, Y, freeze_likelihood=np.inf).model_.row_effects is None
+    assert not fit(X, Y, freeze_likelihood=np.inf).model_.terms.of(RowEffects)
 
 
 def test_heavy_tails_have_effects(rng):
@@ -110,5 +111,5 @@ def test_heavy_tails_have_effects(rng):
     train, held_out = np.where(gaps, np.nan, Y), np.where(gaps, Y, np.nan)
     model = fit(X, train, likelihood="student-t")
     plain = fit(X, train, likelihood="student-t", row_effects=False)
-    assert model.model_.row_effects is not None
+    assert model.model_.terms.of(RowEffects)
     assert model.evaluate(X, held_out)["nll"] < plain.evaluate(X, held_out)["nll"] - 0.2

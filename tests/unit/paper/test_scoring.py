@@ -100,7 +100,7 @@ LEFT_OUT = r"raw_lengthscale|raw_outputscale|likelihood|log_latent_noise|basis.w
 LATENTS = {"num_features": D, "num_outputs": P, "latent_dim": H, "prior_mean": False}
 PAIRS = LATENTS | {"num_inducing_latents": J, "num_inducing_inputs": K}
 PROCESSES = {"num_features": D, "num_outputs": P, "num_latents": L, "num_inducing": M}
-EMBEDDED = {"spectral_bound": 0.1, "trend": False, "row_effects": None, "coordinates": None}
+EMBEDDED = {"spectral_bound": 0.1, "terms": [], "num_neighbors": 0, "coordinates": None}
 ROWS = {"num_inputs": N, "num_patterns": 0, "projection": "pseudo-inverse"}
 COUNTS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "sv-lmc": ({"mixing_posterior": "point"}, PROCESSES, L * P + L * M * D + L * M + L * M**2),

@@ -1,16 +1,30 @@
 import pytest
 import torch
 
-from manygp.terms import OwnPart, Points, SharedShocks
+from manygp.terms import Level, OwnPart, Points, RowEffects, SharedShocks, Term, Terms, Trend, make_term
+
+from ...laws import worlds
+from ...tolerances import assert_close
+
+SIZES = {"row effects": (3, 2), "shared shocks": (2,)}
+NAMES = [kind.name for kind in (Level, Trend, OwnPart, SharedShocks, RowEffects)]
 
 
-def terms():
+def some(name, p=4, d=1, h=2):
+    """A term with every number at random."""
     generator = torch.Generator().manual_seed(0)
-    own, shocks = OwnPart(4, 2, torch.tensor([0.5])), SharedShocks(4, 2, 2, 0.7, generator)
-    for term in (own, shocks):
-        for parameter in term.parameters():
-            parameter.data += 0.3 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
-    return [own, shocks]
+    term = make_term(name, SIZES.get(name, ()), p, d, h, generator=generator)
+    for parameter in term.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+    if isinstance(term, RowEffects):
+        # The first inputs of the points below
+        term.inputs.copy_(torch.arange(3.0).unsqueeze(-1))
+        for part in (term.posterior_mean, term.loadings):
+            part.copy_(torch.randn(part.shape, dtype=torch.float64, generator=generator))
+        term.posterior_covariance.copy_(0.3 * torch.eye(2).expand(3, 2, 2))
+    if isinstance(term, Trend):
+        term.own.copy_(torch.randn(p, d, dtype=torch.float64, generator=generator))
+    return term
 
 
 @pytest.fixture
@@ -21,27 +35,82 @@ def points(rng):
     return Points(row.unsqueeze(-1).double(), outputs, row, h[outputs])
 
 
-@pytest.mark.parametrize("term", terms(), ids=lambda term: type(term).__name__)
-def test_covariances_are_those_of_some_gaussian(points, term):
+def test_every_term_can_be_made_by_its_name():
+    assert set(NAMES) == {kind.name for kind in Term.__subclasses__() if kind.__module__.startswith("manygp")}
+    for name in NAMES:
+        assert (some(name).name, some(name).sizes()) == (name, SIZES.get(name, ()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_covariances_are_those_of_some_gaussian(points, name):
+    term = some(name)
     C = term.covariance(points, points)
-    torch.testing.assert_close(C, C.mT)
-    torch.testing.assert_close(C.diagonal(dim1=-2, dim2=-1), term.variance(points))
+    assert_close(C, C.mT)
+    assert_close(C.diagonal(dim1=-2, dim2=-1), term.variance(points))
     assert torch.linalg.eigvalsh(C).min() > -1e-10
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_slopes_are_derivatives_of_the_mean(points, name):
+    term, h = some(name), points.h.clone().requires_grad_()
+    mean = term.mean(Points(points.x, points.outputs, points.row, h))
+    expected = torch.zeros_like(h)
+    if mean.requires_grad:
+        expected = torch.autograd.grad(mean.sum() + 0.0 * h.sum(), h)[0]
+    assert_close(term.slope(points), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_draws_of_latent_vectors_share_their_cells(rng, points, name):
+    """Latent vectors may have an axis more than cells."""
+    term, draws = some(name), torch.as_tensor(rng.standard_normal((3, 2, 5, 2)))
+    together = Terms([term]).mean(Points(points.x, points.outputs, points.row, draws))
+    for one, h in zip(together, draws, strict=True):
+        assert_close(one, term.mean(Points(points.x, points.outputs, points.row, h)))
+
+
 def test_own_parts_are_of_single_outputs_and_shocks_of_single_inputs(points):
-    own, shocks = (term.covariance(points, points) for term in terms())
+    own, shocks = (some(name).covariance(points, points) for name in ("own part", "shared shocks"))
     assert (own[~points.has_output_of(points)] == 0.0).all()
     assert (own[points.has_output_of(points)] > 0.0).all()
     assert (shocks[~points.has_input_of(points)] == 0.0).all()
 
 
-@pytest.mark.parametrize("term", terms(), ids=lambda term: type(term).__name__)
-def test_new_outputs_have_what_their_latent_vectors_say(points, term):
+@pytest.mark.parametrize("name", NAMES)
+def test_new_outputs_have_what_their_latent_vectors_say(points, name):
+    term = some(name)
     joined, others = term.joined(2), term.for_outputs(3)
-    torch.testing.assert_close(joined.variance(points), term.variance(points))
-    new = Points(points.x, torch.full_like(points.outputs, 5), points.row, points.h)
-    alone = Points(points.x, torch.full_like(points.outputs, 1), points.row, points.h)
-    torch.testing.assert_close(joined.variance(new), others.variance(alone))
+    for ask in ("mean", "variance"):
+        assert_close(getattr(joined, ask)(points), getattr(term, ask)(points))
+        new = Points(points.x, torch.full_like(points.outputs, 5), points.row, points.h)
+        alone = Points(points.x, torch.full_like(points.outputs, 1), points.row, points.h)
+        assert_close(getattr(joined, ask)(new), getattr(others, ask)(alone))
     assert joined.negative_log_prior(torch.tensor([4, 5])).eq(0.0).all()
-    assert term.negative_log_prior(torch.tensor([0, 1])).gt(0.0).all()
+    assert all(len(rows) == 6 for rows in joined.row_parameters())
+    assert [len(rows) for rows in joined.constants()] == [6] * (name == "level")
+
+
+@pytest.mark.parametrize("name", ["level", "own part", "shared shocks"])
+def test_what_is_an_outputs_own_has_a_prior(name):
+    assert some(name).negative_log_prior(torch.tensor([0, 1])).gt(0.0).all()
+
+
+def test_terms_add_up(points):
+    each = [some(name) for name in NAMES]
+    terms = Terms(each)
+    for ask in ("mean", "slope", "variance"):
+        assert_close(getattr(terms, ask)(points), sum(getattr(term, ask)(points) for term in each))
+    assert_close(terms.covariance(points, points), sum(term.covariance(points, points) for term in each))
+    quiet = terms.variance(points, has_noise=False)
+    assert_close(quiet, terms.variance(points) - some("shared shocks").variance(points))
+    assert Terms().mean(points).eq(0.0).all()
+    assert terms.of(Level) == each[:1]
+
+
+def test_a_model_without_terms_is_that_of_the_paper(rng):
+    """A term of zeros changes nothing."""
+    model, batch = worlds.random_model(rng), worlds.whole_batch(worlds.random_grid(rng))
+    plain = model.elbo(batch, worlds.generator()).bound
+    assert not len(model.terms)
+    model.terms.extend([Level(4), Trend(4, 2, 2)])
+    assert_close(model.elbo(batch, worlds.generator()).bound, plain)

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions import At, Block, Known, Left, Process, Spectrum, View, cell_keys
+from manygp.functions import OWN, At, Block, Known, Left, Process, Spectrum, View, cell_keys
 from manygp.linalg import matvec, safe_cholesky
-from manygp.variational import InducingGP, covariance_of
+from manygp.variational import InducingGP, KernelBatch, covariance_of
 from manygp.variational.layout import pad_groups
 
 if TYPE_CHECKING:
@@ -31,6 +31,19 @@ def batch_process(processes: InducingGP, which: Int[Tensor, " r"] | None, num_fe
     return Process(
         covariance_of(processes.kernels, which), Z, Linv, q.mean, safe_cholesky(q.covariance), spectrum=spectrum
     )
+
+
+def own_prior(
+    kernels: KernelBatch, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+) -> dict[str, Float[Tensor, "a b"]]:
+    """Covariances before any data between some cells and others: none between outputs. Inputs are in units."""
+    total = x.new_zeros(len(x), len(other_x))
+    for output in outputs.unique():
+        i, j = (torch.nonzero(which == output).squeeze(-1) for which in (outputs, other_outputs))
+        if len(j):
+            k = covariance_of(kernels, output.view(1))
+            total[i.unsqueeze(-1), j] = k(x[i].unsqueeze(0), other_x[j].unsqueeze(0))[0].to(total)
+    return {OWN: total}
 
 
 class SparseIndependentJoint:
@@ -66,6 +79,13 @@ class SparseIndependentJoint:
             Left(stream=LEFT, at=at, padding=padding, key=key),
         ]
         return View(mean, blocks)
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others."""
+        units = self.processes.units
+        return own_prior(self.processes.kernels, x / units, outputs, other_x / units, other_outputs)
 
 
 class ExactJoint:
@@ -107,3 +127,9 @@ class ExactJoint:
         at = At(process, padding.pad(x))
         key = outputs if process.spectrum is not None else cell_keys(x, outputs)
         return View(padding.take(at.mean()).unsqueeze(0), [Left(stream=LEFT, at=at, padding=padding, key=key)])
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others."""
+        return own_prior(self.model.kernels, x, outputs, other_x, other_outputs)

@@ -6,7 +6,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions import At, Block, Known, Left, Process, Rows, Spectrum, View, cell_keys, input_keys, normals
+from manygp.functions import (
+    SHARED,
+    At,
+    Block,
+    Known,
+    Left,
+    Process,
+    Rows,
+    Spectrum,
+    View,
+    cell_keys,
+    input_keys,
+    normals,
+)
 from manygp.linalg import matvec, safe_cholesky, sparse_matrix, triangular_inverse
 from manygp.models.joint.independent import batch_process
 from manygp.variational import InducingGP, KnownInputs, covariance_of
@@ -137,6 +150,17 @@ class MixingJoint:
             return View(mean.unsqueeze(0), processes.blocks(processes.through(row, W)))
         return MixingView(mean.unsqueeze(0), processes, row, outputs, W, s)
 
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others, given what is known of the weights."""
+        moments, units = self.model.mixing.moments, self.model.processes.units
+        (W, s), (V, t) = moments(outputs), moments(other_outputs)
+        K = covariance_of(self.model.processes.kernels)(x / units, other_x / units)
+        own = torch.einsum("aq,bq,qab->ab", s.sqrt(), t.sqrt(), K)
+        same = outputs.unsqueeze(-1) == other_outputs
+        return {SHARED: torch.einsum("aq,bq,qab->ab", W, V, K) + torch.where(same, own, 0.0)}
+
 
 class OrthogonalJoint:
     """f = H (z + ξ) of any cells together in an OILMM, see `OrthogonalPredictor` for single ones.
@@ -230,3 +254,12 @@ class OrthogonalJoint:
             key = outputs
         rows = rows / rows.norm(dim=-1, keepdim=True) * self.unseen_variance.sqrt()
         return Rows(stream=UNSEEN, key=key, values_of=torch.where(seen.unsqueeze(-1), 0.0, rows).unsqueeze(0))
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others: those of z, and of ξ at one input."""
+        units, H = self.model.processes.units, self.U * self.S.sqrt()
+        K = covariance_of(self.model.processes.kernels)(x / units, other_x / units)
+        same = (input_keys(x).unsqueeze(-1) == input_keys(other_x)).to(K)
+        return {SHARED: torch.einsum("aq,bq,qab->ab", H[outputs], H[other_outputs], K + self.D.view(-1, 1, 1) * same)}

@@ -7,7 +7,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions import At, Process, Spectrum, View, cell_keys, input_keys, normals
+from manygp.functions import SHARED, At, Process, Spectrum, View, cell_keys, input_keys, normals
 from manygp.functions.process import normalised
 from manygp.linalg import triangular_inverse
 from manygp.models.joint.transformed import EmbeddingKernel
@@ -133,6 +133,14 @@ class NetworkJoint:
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells."""
         return NetworkView(self, x, outputs)
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data of the latent processes between cells, weights at their means."""
+        w, v = NetworkView(self, x, outputs).w, NetworkView(self, other_x, other_outputs).w
+        same = (input_keys(x).unsqueeze(-1) == input_keys(other_x)).to(w)
+        return {SHARED: (w @ v.T) * (self.h.prior(x, other_x) + self.model.latent_noise.detach() * same)}
 
     def _process(self, kernel: Kernel, C: Tensor, num_features: int, seed: int, noise: Tensor | None) -> Process:
         """A prior process with the inputs of the table, where its white noise, if it has some, is that of the table."""

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions import At, Block, Known, Left, Process, Spectrum, View, cell_keys
+from manygp.functions import SHARED, At, Block, Known, Left, Process, Spectrum, View, cell_keys, input_keys
 from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
 from manygp.linalg import safe_cholesky
-from manygp.models.joint.transformed import KNOWN, LEFT, NUM_FEATURES, level_blocks
+from manygp.models.joint.transformed import KNOWN, LEFT, NUM_FEATURES, blocks_of_terms
 from manygp.variational.kronecker import FactoredFeatures
 
 if TYPE_CHECKING:
@@ -99,8 +99,19 @@ class SeparableJoint:
         model, s = self.model, self.num_components
         distinct, column = outputs.unique(return_inverse=True)
         h = model.latents.sample(model.rows(distinct), s, self.seed).unflatten(1, (len(distinct), -1))[:, column]
-        at, level = At(self.process, torch.cat([x.expand(s, *x.shape), h.flatten(2)], -1)), model.levels(outputs)
-        mean = at.mean() if level is None else at.mean() + level.detach()
+        at = At(self.process, torch.cat([x.expand(s, *x.shape), h.flatten(2)], -1))
         own = cell_keys(x, outputs) if self.process.spectrum is None else None
         blocks: list[Block] = [Known(stream=KNOWN, at=at), Left(stream=LEFT, at=at, key=own)]
-        return View(mean, blocks + level_blocks(model.level_variance, outputs))
+        points = model.points(x, outputs, input_keys(x))
+        return View(at.mean() + model.terms.mean(points), blocks + blocks_of_terms(model.terms, points, True))
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others, latent vectors at their means."""
+        latents, rows = self.model.latents, self.model.rows
+        a, b = (
+            torch.cat([inputs, latents.means(rows(which)).detach().view(len(which), -1)], -1)
+            for inputs, which in ((x, outputs), (other_x, other_outputs))
+        )
+        return {SHARED: self.process.prior(a, b)}

@@ -27,9 +27,9 @@ from manygp.models.joint.transformed import (
     NUM_OWN_FEATURES,
     OBSERVED,
     TERMS,
-    OfTerm,
     inducing_process,
-    level_blocks,
+    prior_covariances,
+    term_block,
 )
 from manygp.models.neighbors import Local, NeighborPredictor
 from manygp.terms import Term
@@ -49,8 +49,8 @@ class TwoScaleJoint:
         self.model, self.has_noise = model, has_noise
         self.predictor = NeighborPredictor(model, num_neighbors, has_noise)
         self.process = inducing_process(model, 0)
-        # A few observed cells come with every one that is asked about, each in a matrix with its neighbours.
-        self.width = 8 * (len(model.gp.Z) + NUM_FEATURES)
+        # Rows of all candidates for the neighbours of a cell.
+        self.width = 112 * len(model.gp.Z) + 4 * NUM_FEATURES
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells."""
@@ -63,13 +63,12 @@ class TwoScaleJoint:
         blocks: list[Block] = [
             Rows(stream=OBSERVED, key=number, through=through, values_of=noise.sqrt().view(1, -1, 1)),
             *self._of_latents(local, through),
-            *level_blocks(model.level_variance, outputs),
         ]
         # What is not of the noise and not of a term is of the kernel.
         left = local.left - (local.weight.square() * noise[local.at]).sum(-1)
-        for number_of_term, term in enumerate(model.terms):
-            block, variance = self._of_term(term, TERMS + number_of_term, local, through, is_asked)
-            blocks.append(block)
+        for i, term in enumerate(model.terms):
+            parts, variance = self._of_term(term, TERMS + 2 * i, local, through, is_asked)
+            blocks += parts
             left = left - variance
         at = At(process, local.e.unsqueeze(0))
         at.A = local.A.unsqueeze(0)
@@ -98,20 +97,26 @@ class TwoScaleJoint:
 
     def _of_term(
         self, term: Term, stream: int, local: Local, through: Tensor, is_asked: Tensor
-    ) -> tuple[Block, Float[Tensor, " b"]]:
-        """A term, and its part of the variances that are left."""
-        points, weight = local.points, local.weight
+    ) -> tuple[list[Block], Float[Tensor, " b"]]:
+        """What is unknown of a term, and its part of the variances that are left."""
+        points = local.points
         # Numbers of new inputs hold within a view alone.
         keyed = replace(points, row=torch.where(points.row >= 0, points.row, input_keys(points.x)))
-        is_absent = is_asked & (term.is_noise and not self.has_noise)
         # Observed neighbours have noise, the function that is asked about has none.
-        weight = weight * ~is_absent[local.at]
+        is_absent = is_asked & (term.is_noise and not self.has_noise)
+        weight = local.weight * ~is_absent[local.at]
         S = term.covariance(local.group, local.group)
         variance = (weight * (S @ weight.unsqueeze(-1)).squeeze(-1)).sum(-1)
-        rows, key = term.rows(keyed, NUM_OWN_FEATURES, 0)
-        rows = torch.where(is_absent.unsqueeze(-1), 0.0, rows).unsqueeze(0)
-        if term.is_noise:
-            return Rows(stream=stream, key=key, through=through, values_of=rows), variance
-        target = variance.clamp(min=0.0).unsqueeze(0)
-        block = OfTerm(stream=stream, key=key, through=through, target=target, values_of=rows, term=term, points=keyed)
-        return block, variance
+        target = variance.clamp(min=0.0).unsqueeze(0) if term.is_process else None
+        blocks = list[Block]()
+        for part, (rows, key) in enumerate(term.rows(keyed, NUM_OWN_FEATURES, 0)):
+            values = torch.where(is_absent.unsqueeze(-1), 0.0, rows).unsqueeze(0)
+            known = {"stream": stream + part, "key": key, "through": through, "target": target, "values_of": values}
+            blocks.append(term_block(term, keyed, **known))
+        return blocks, variance
+
+    def prior(
+        self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
+    ) -> dict[str, Float[Tensor, "a b"]]:
+        """Covariances before any data between some cells and others, by part."""
+        return prior_covariances(self.model, x, outputs, other_x, other_outputs)

@@ -1,0 +1,117 @@
+"""Fields and annotated data as files: NetCDF, Zarr and h5ad, by packages that only some users have."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+from manygp.data.annotated import annotated_values
+from manygp.errors import DataError
+from manygp.extras import need
+
+__all__ = ["ANNOTATED_SUFFIXES", "FIELD_SUFFIXES", "read_annotated", "read_field", "write_annotated", "write_field"]
+
+FIELD_SUFFIXES = (".nc", ".nc4", ".zarr")
+ANNOTATED_SUFFIXES = (".h5ad",)
+
+
+def read_field(path: Path, x: str | None = None, y: str | None = None, where: str | None = None) -> Any:
+    """Return a variable of a NetCDF or Zarr file as a DataArray whose first dimension is the input.
+
+    Parameters
+    ----------
+    path
+        A .nc, .nc4 or .zarr file.
+    x
+        Dimension of the input; by default one that holds times, else the first.
+    y
+        Name of the variable; may be left out where only one has two dimensions or more.
+    where
+        Name of a variable that is true, or 1, where a value counts.
+    """
+    xarray = need("xarray", "xarray", str(path))
+    need("zarr" if path.suffix == ".zarr" else "netCDF4", "files" if path.suffix == ".zarr" else "xarray", str(path))
+    try:
+        opened = xarray.open_zarr(path, consolidated=False) if path.suffix == ".zarr" else xarray.open_dataset(path)
+        with opened:
+            dataset = opened.load()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} cannot be read as a field ({reason}); check that it is what its name says.") from error
+    field = _variable(dataset, path, y, where)
+    if where is not None:
+        field = field.where(_named(dataset, path, where, "--where").astype(bool))
+    first = _input_dimension(field, path, x)
+    return field.transpose(first, ...)
+
+
+def _variable(dataset: Any, path: Path, y: str | None, where: str | None) -> Any:
+    if y is not None:
+        return _named(dataset, path, y, "--y")
+    wide = [
+        name for name, held in dataset.data_vars.items() if held.ndim > 1 and held.dtype.kind in "fiu" and name != where
+    ]
+    if len(wide) != 1:
+        known = ", ".join(map(str, wide)) or "none"
+        raise DataError(f"{path} has not one variable of several dimensions but {known}; name one with --y.")
+    return dataset[wide[0]]
+
+
+def _named(dataset: Any, path: Path, name: str, option: str) -> Any:
+    if name not in dataset.data_vars:
+        known = ", ".join(map(str, dataset.data_vars)) or "none"
+        raise DataError(f"{path} has no variable {name!r}; {option} names one of: {known}.")
+    return dataset[name]
+
+
+def _input_dimension(field: Any, path: Path, x: str | None) -> Hashable:
+    if x is not None:
+        if x not in field.dims:
+            known = ", ".join(map(str, field.dims))
+            raise DataError(f"{field.name} in {path} has no dimension {x!r}; --x names one of: {known}.")
+        return x
+    times = [name for name in field.dims if field.indexes[name].dtype.kind in "mMO"] if field.indexes else []
+    dimension: Hashable = times[0] if times else field.dims[0]
+    return dimension
+
+
+def write_field(path: Path, dataset: Any) -> None:
+    """Write a Dataset to a .nc, .nc4 or .zarr file at a place where there is none."""
+    if path.suffix == ".zarr":
+        need("zarr", "files", str(path))
+        shutil.rmtree(path, ignore_errors=True)
+        dataset.to_zarr(path, mode="w", consolidated=False)
+        return
+    need("netCDF4", "xarray", str(path))
+    dataset.to_netcdf(path, engine="netcdf4")
+
+
+def read_annotated(path: Path, x: str | None = None, y: str | None = None) -> tuple[Any, Any, Any]:
+    """Return an AnnData from a file, its inputs and its values.
+
+    Parameters
+    ----------
+    path
+        A .h5ad file.
+    x
+        Key of `obsm` that holds the inputs; "spatial" by default.
+    y
+        Layer that holds the values; `X` by default.
+    """
+    anndata = need("anndata", "anndata", str(path))
+    try:
+        data = anndata.read_h5ad(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read as an AnnData; check that it is what its name says.") from error
+    key = "spatial" if x is None else x
+    if key not in data.obsm:
+        known = ", ".join(map(repr, data.obsm)) or "nothing"
+        raise DataError(f"{path} has no obsm[{key!r}] to take inputs from; --x names one of: {known}.")
+    return data, data.obsm[key], annotated_values(data, y)
+
+
+def write_annotated(path: Path, data: Any) -> None:
+    """Write an AnnData to a .h5ad file."""
+    data.write_h5ad(path)
