@@ -135,7 +135,7 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         unknown = [name for name in chosen if name not in names and not isinstance(name, int)]
         if unknown:
             raise DataError(f"inputs name {unknown[0]!r}, which is no column of X; use names or positions of columns.")
-        inputs = np.array([names.index(name) if name in names else int(name) for name in chosen], dtype=np.int64)
+        inputs = np.array([names.index(name) if name in names else name for name in chosen], dtype=np.int64)
         return inputs, np.setdiff1d(np.arange(self.n_features_in_), inputs)
 
     def _split(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -150,14 +150,14 @@ class RelationsMixin:
         device: torch.device = next(self.model_.parameters()).device
         return device
 
-    def _cells(self, row: FloatArray, outputs: IntArray) -> tuple[Tensor, Tensor]:
+    def _cells_at(self, row: FloatArray, outputs: IntArray) -> tuple[Tensor, Tensor]:
         x = torch.as_tensor(row, device=self._device()).expand(len(outputs), -1)
         return x.contiguous(), torch.as_tensor(outputs, device=x.device)
 
     @torch.no_grad()
     def _prior(self, joint: Joint, row: FloatArray, a: IntArray, b: IntArray) -> FloatArray:
         noise = {term.name for term in getattr(self.model_, "terms", ()) if term.is_noise}
-        parts = joint.prior(*self._cells(row, a), *self._cells(row, b))
+        parts = joint.prior(*self._cells_at(row, a), *self._cells_at(row, b))
         total = sum((K for name, K in parts.items() if name not in noise), torch.zeros(()))
         return np.asarray(total.cpu().numpy())
 
@@ -167,7 +167,7 @@ class RelationsMixin:
 
     @torch.no_grad()
     def _posterior_covariance(self, joint: Joint, row: FloatArray, outputs: IntArray) -> FloatArray:
-        view = joint(*self._cells(row, outputs))
+        view = joint(*self._cells_at(row, outputs))
         every = torch.arange(len(outputs), device=self._device())
         centered = view.mean - view.mean.mean(0)
         return (view.covariance(every, every).mean(0) + centered.T @ centered / len(centered)).cpu().numpy()

@@ -43,11 +43,11 @@ def moments_of_sums(
     W = W.tocsr()
     W.eliminate_zeros()
     lots = list(_lots(W, min(chunk_cells, _PAIR_CELLS)))
-    pairs = sum(float(min(W[lot].nnz, W.shape[1])) ** 2 for lot in lots)
-    is_exact = pairs * num_components <= _MAX_PAIRS
+    sizes = np.array([len(np.unique(W[lot].indices)) for lot in lots], dtype=float)
+    is_exact = sizes.max(initial=0.0) <= chunk_cells and (sizes**2).sum() * num_components <= _MAX_PAIRS
     means, variances = [], []
     for lot in lots if is_exact else _lots(W, chunk_cells):
-        mean, variance = _lot(view_of, W[lot], order, np.inf if is_exact else chunk_cells)
+        mean, variance = _lot(view_of, W[lot], order, chunk_cells, is_exact)
         means.append(mean)
         variances.append(variance)
     return torch.cat(means, -1), torch.cat(variances, -1)
@@ -65,7 +65,7 @@ def _lots(W: sparse.csr_array, most: int) -> Iterator[slice]:
 
 
 def _lot(
-    view_of: Callable[[IntArray], View], W: sparse.csr_array, order: IntArray, most: float
+    view_of: Callable[[IntArray], View], W: sparse.csr_array, order: IntArray, most: int, is_exact: bool
 ) -> tuple[Tensor, Tensor]:
     cells = np.unique(W.indices)
     cells = cells[np.argsort(order[cells], kind="stable")]
@@ -73,13 +73,14 @@ def _lot(
         view = view_of(np.zeros(1, dtype=np.int64))
         nothing = view.mean.new_zeros(len(view.mean), W.shape[0])
         return nothing, nothing
-    if len(cells) <= most and np.isinf(most):
+    if is_exact:
         view = view_of(cells)
         weights = _tensor(W[:, cells], view.mean)
         return _summed(view.mean, weights), view.variance_of_sums(weights)
-    sums, total, drawn = _RowSums(), 0.0, 0.0
-    is_linear = True
-    for part in np.split(cells, np.arange(int(most), len(cells), int(most))):
+    sums, is_linear = _RowSums(), True
+    total: Tensor | float = 0.0
+    drawn: Tensor | float = 0.0
+    for part in np.split(cells, np.arange(most, len(cells), most)):
         view = view_of(part)
         weights = _tensor(W[:, part], view.mean)
         total = total + _summed(view.mean, weights)

@@ -46,7 +46,7 @@ def share_of_draws(hits: FloatArray) -> Probability:
 
 def exceedance(
     above: float | None, below: float | None, any_over: str | None, run: int, shape: tuple[int, ...]
-) -> Callable[[FloatArray], FloatArray]:
+) -> Callable[[FloatArray], Any]:
     """The event that values are above or below a level, as a function of draws (n, *shape).
 
     Parameters
@@ -69,7 +69,7 @@ def exceedance(
     if len(shape) == 1 and (run > 1 or any_over in ("output", "input")):
         raise DataError("A list of cells has no rows of inputs: ask for any_over='all', or predict a grid.")
 
-    def happens(values: FloatArray) -> FloatArray:
+    def happens(values: FloatArray) -> Any:
         is_hit = np.ones(values.shape, dtype=bool)
         if above is not None:
             is_hit &= values > above

@@ -174,7 +174,7 @@ class TogetherMixin:
 
     def probability(
         self,
-        event: Callable[[FloatArray], FloatArray] | None = None,
+        event: Callable[[FloatArray], Any] | None = None,
         *,
         above: float | None = None,
         below: float | None = None,

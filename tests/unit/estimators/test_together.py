@@ -110,7 +110,7 @@ def test_posteriors_refuse_what_they_cannot_take(model):
 
 # -- the transformer ---------------------------------------------------------------------------------------------------
 
-CHECKED = Imputer(IndGP(num_inducing=5, epochs=2, standardize="output", **QUIET))
+CHECKED = Imputer(IndGP(preset="paper", epochs=1, **QUIET))
 
 
 @parametrize_with_checks([CHECKED])

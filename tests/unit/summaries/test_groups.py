@@ -80,8 +80,8 @@ def test_runs_and_shares():
 
 
 def test_joint_scores_prefer_the_truth(rng):
-    y = rng.multivariate_normal(np.zeros(3), np.ones((3, 3)) + 0.1 * np.eye(3), 200)
-    right = rng.multivariate_normal(np.zeros(3), np.ones((3, 3)) + 0.1 * np.eye(3), 400)
-    apart = np.sqrt(1.1) * rng.standard_normal((400, 3))
+    y = rng.multivariate_normal(np.zeros(3), np.ones((3, 3)) + 0.1 * np.eye(3), 60)
+    right = rng.multivariate_normal(np.zeros(3), np.ones((3, 3)) + 0.1 * np.eye(3), 150)
+    apart = np.sqrt(1.1) * rng.standard_normal((150, 3))
     for score in (energy_score, variogram_score):
         assert np.mean([score(right, one) for one in y]) < np.mean([score(apart, one) for one in y])

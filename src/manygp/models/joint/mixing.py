@@ -189,10 +189,8 @@ class OrthogonalJoint:
         else:
             self.process = self._exact(processes, seed)
         self.unseen = Spectrum.of_batch(processes.kernels, None, _UNSEEN_FEATURES, seed)
-        self.known, self.U, self.S, self.D = (
-            KnownInputs(model.x),
-            *(part.detach() for part in (model.basis.U, model.basis.S, model.basis.D)),
-        )
+        basis = model.basis
+        self.known, self.U, self.S, self.D = KnownInputs(model.x), basis.U.detach(), basis.S.detach(), basis.D.detach()
         self.width = 4 * len(self.S) + 64
 
     def _exact(self, processes: "ExactProcesses", seed: int) -> Process:

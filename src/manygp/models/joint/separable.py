@@ -10,7 +10,7 @@ from manygp.functions import SHARED, At, Block, Known, Left, Process, Spectrum, 
 from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
 from manygp.linalg import safe_cholesky
 from manygp.models.joint.transformed import KNOWN, LEFT, NUM_FEATURES, blocks_of_terms
-from manygp.variational.kronecker import FactoredFeatures
+from manygp.variational.kronecker import DenseFeatures, FactoredFeatures
 
 if TYPE_CHECKING:
     from manygp.models.gslvmogp import SeparableLatentModel
@@ -52,6 +52,7 @@ class SeparableKernel:
         if isinstance(features, FactoredFeatures):
             A = (features.left.unsqueeze(-1) * features.right.unsqueeze(-2)).flatten(1)
         else:
+            assert isinstance(features, DenseFeatures)
             A = features.values.flatten(1)
         return A.unflatten(0, points.shape[:-1])
 
