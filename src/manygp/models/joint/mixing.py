@@ -248,7 +248,8 @@ class OrthogonalJoint:
         if self.unseen is None:
             rows, key = torch.ones_like(x[:, :1]), cell_keys(x, outputs)
         else:
-            rows = self.unseen(x / self.model.processes.units).movedim(0, 1).flatten(1)
+            points = (x / self.model.processes.units).expand(len(self.S), *x.shape)
+            rows = self.unseen(points).movedim(0, 1).flatten(1)
             key = outputs
         rows = rows / rows.norm(dim=-1, keepdim=True) * self.unseen_variance.sqrt()
         return Rows(stream=UNSEEN, key=key, values_of=torch.where(seen.unsqueeze(-1), 0.0, rows).unsqueeze(0))
