@@ -1,26 +1,22 @@
 """Scores of predictive distributions that need more than moments of single cells."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manygp.data.table import FloatArray
-from manygp.likelihoods import Likelihood
 
-__all__ = ["crps_by_cdf", "energy_score", "variogram_score"]
+__all__ = ["crps_by_cdf", "crps_by_draws", "energy_score", "variogram_score"]
 
-# Levels at which the distance of distribution functions is integrated, as standard normal quantiles.
-_NODES, _REACH = 257, 9.0
-# Whole numbers up to which a discrete distribution is summed one by one.
-_MAX_SUMMED = 2_000
+# Nodes of the integral on each side of the value.
+_NODES = 24
 
 
-def crps_by_cdf(
-    cdf: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor, y: Tensor, likelihood: Likelihood
-) -> Tensor:
-    """CRPS = ∫ (F(t) − 1[t ≥ y])² dt of every cell, by sums over whole numbers or by quadrature.
+def crps_by_cdf(cdf: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor, y: Tensor, is_discrete: bool) -> Tensor:
+    """CRPS = ∫ F(t)² dt up to y + ∫ (1 − F(t))² dt from y on, of every cell.
 
     Parameters
     ----------
@@ -30,29 +26,40 @@ def crps_by_cdf(
         Moments, which say where F rises.
     y
         Values.
-    likelihood
-        Whether values are discrete.
+    is_discrete
+        Whether values are whole numbers from 0 on: integrals are sums then, exact up to as many terms as nodes.
     """
-    if likelihood.is_discrete:
-        last = torch.maximum(mean + 12.0 * std, y).max()
-        if last <= _MAX_SUMMED:
-            counts = torch.arange(int(last) + 2, dtype=y.dtype, device=y.device)
-            parts = [(cdf(t.expand_as(y)) - (t >= y).to(y)).square() for t in counts]
-            return torch.stack(parts).sum(0)
-    # Points that are dense around mean and y and go far: t = c + s sinh(z), dt = s cosh(z) dz; F has its jump at y
     total = torch.zeros_like(y)
-    z = torch.linspace(0.0, _REACH, _NODES, dtype=y.dtype, device=y.device)
-    step = z[1] - z[0]
-    weight = torch.ones_like(z)
-    weight[1:-1:2], weight[2:-1:2] = 4.0, 2.0
-    scale = 0.02 * std.clamp(min=1e-12)
+    if is_discrete:
+        last = torch.maximum(mean + 12.0 * std, y + 1.0).ceil()
+        for first, count, is_below in ((torch.zeros_like(y), y, True), (y, last - y, False)):
+            step = (count / _NODES).clamp(min=1.0)
+            for node in range(_NODES):
+                t = first + ((node + 0.5) * step).floor()
+                F = cdf(torch.minimum(t, first + (count - 1.0).clamp(min=0.0)))
+                inside = (t < first + count).to(y)
+                total = total + inside * step * (F if is_below else 1.0 - F).square()
+        return total
+    x, w = np.polynomial.legendre.leggauss(_NODES // 3)
     for sign in (-1.0, 1.0):
-        for node, w in zip(z, weight, strict=True):
-            t = y + sign * scale * torch.sinh(node)
-            F = cdf(t)
-            miss = F.square() if sign < 0 else (1.0 - F).square()
-            total = total + w * step / 3.0 * scale * torch.cosh(node) * miss
+        # From y out: to the middle of the distribution if it lies there, through its flank, and on into its tail.
+        reach = (sign * (mean - y)).clamp(min=0.0)
+        edges = [torch.zeros_like(y), (reach - 3.0 * std).clamp(min=0.0), reach + 3.0 * std, reach + 12.0 * std]
+        for lower, upper in pairwise(edges):
+            half = 0.5 * (upper - lower)
+            for node, weight in zip(x, w, strict=True):
+                F = cdf(y + sign * (lower + half * (node + 1.0)))
+                total = total + weight * half * (F if sign < 0 else 1.0 - F).square()
     return total
+
+
+def crps_by_draws(draws: Tensor, y: Tensor) -> Tensor:
+    """E|Y − y| − ½ E|Y − Y'| of every cell, from draws (n, b), without bias."""
+    n = len(draws)
+    rank = torch.arange(n, dtype=y.dtype, device=y.device)
+    # Σ |Yᵢ − Yⱼ| over pairs is a sum over sorted draws with weights 2 i − n + 1
+    spread = ((2.0 * rank - n + 1.0).unsqueeze(-1) * draws.sort(0).values).sum(0)
+    return (draws - y).abs().mean(0) - spread / (n * (n - 1))
 
 
 def energy_score(draws: FloatArray, y: FloatArray) -> float:

@@ -5,8 +5,9 @@ import torch
 
 from manygp.functions import At, Process, Spectrum, cell_keys, input_keys, normals
 from manygp.kernels import cross_covariance, make_kernel, plain_covariance
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import safe_cholesky, sparse_matrix, triangular_inverse
 from manygp.models.joint.transformed import EmbeddingKernel
+from manygp.quadrature import unit_frequencies
 from manygp.variational import KernelBatch
 
 KEYS, DRAWS = torch.arange(40), torch.arange(50)
@@ -65,3 +66,16 @@ def test_a_process_is_met_where_it_is_known(rng):
         at = At(Process(prior, Z, Linv, torch.zeros(5).double(), spectrum=Spectrum.of(kernel, 64, 0)), Z)
         assert at.left_rows().abs().max() < 1e-4
         assert at.left().max() < 1e-6
+
+
+def test_frequencies_have_the_spread_of_their_kernel():
+    directions, uniform = unit_frequencies(256, 2, float("inf"), 0)
+    assert abs(float(directions.var()) - 1.0) < 0.1
+    assert 0.4 < float(uniform.mean()) < 0.6
+    heavy, _ = unit_frequencies(256, 2, 0.5, 0)
+    assert heavy.abs().max() > 10.0 > directions.abs().max()
+
+
+def test_entries_of_a_sparse_matrix_add_up():
+    A = sparse_matrix(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), torch.tensor([1.0, 2.0, 3.0]), (2, 2))
+    torch.testing.assert_close(A.to_dense(), torch.tensor([[0.0, 3.0], [3.0, 0.0]]))

@@ -3,12 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import sparse
 
 from manygp import DataError, SettingError
 from manygp.summaries.events import exceedance, has_run, share_of_draws
 from manygp.summaries.groups import given_weights, group_weights
-from manygp.summaries.scores import energy_score, variogram_score
+from manygp.summaries.scores import crps_by_cdf, crps_by_draws, energy_score, variogram_score
 
 ROWS = pd.DataFrame(index=pd.date_range("2020-11-01", periods=4, freq="MS"))
 NAMES = ("a", ("b", 1), "c")
@@ -85,3 +86,22 @@ def test_joint_scores_prefer_the_truth(rng):
     apart = np.sqrt(1.1) * rng.standard_normal((150, 3))
     for score in (energy_score, variogram_score):
         assert np.mean([score(right, one) for one in y]) < np.mean([score(apart, one) for one in y])
+
+
+def test_the_crps_is_an_integral_of_the_distribution_function():
+    mean, std, y = (torch.tensor(part).double() for part in ([0.0, 1.0, -3.0], [1.0, 0.2, 5.0], [0.3, -2.0, -3.0]))
+    normal = torch.distributions.Normal(mean, std)
+    found = crps_by_cdf(normal.cdf, mean, std, y, False)
+    z = (y - mean) / std
+    unit = torch.distributions.Normal(torch.zeros(3).double(), 1.0)
+    exact = std * (z * (2 * unit.cdf(z) - 1) + 2 * unit.log_prob(z).exp() - np.pi**-0.5)
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-5)
+    rate = torch.tensor([3.0]).double()
+    counts = torch.poisson(rate.expand(20_000), torch.Generator().manual_seed(0))
+
+    def cdf(t):
+        return torch.special.gammaincc(t.floor() + 1.0, rate)
+
+    found = crps_by_cdf(cdf, rate, rate.sqrt(), torch.tensor([5.0]).double(), True)
+    drawn = crps_by_draws(counts.double().unsqueeze(-1), torch.tensor([5.0]).double())
+    assert float(found) == pytest.approx(float(drawn), abs=0.03)
