@@ -182,11 +182,11 @@ class Prediction(TogetherMixin):
             Whether to draw every cell by itself instead, which is faster and says nothing about cells together.
         """
         check_draws(n, random_state)
-        if not independent and self._together_by is not None:
-            return self._joint_draws(0, int(n), int(random_state))
         cells = math.prod(self.shape)
         # The draws themselves, and a few numbers for each of those of a chunk.
         check_memory(f"sample({n})", 8.0 * n * (cells + 4 * min(cells, self._chunk_cells)))
+        if not independent and self._together_by is not None:
+            return self._joint_draws(0, int(n), int(random_state))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
 
         def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
