@@ -75,7 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
     stations = make_climate(340 if arguments.quick else 3_395, 30)
     # Without effects of single inputs, which GPyTorch has not.
-    settings = {"latent_dim": 3, "num_inducing": 200, "epochs": 1, "row_effects": False, "progress": False}
+    settings = {"latent_dim": 3, "num_inducing": 200, "epochs": 1, "corrections": ("noise",), "progress": False}
     estimator = manygp.TLVMOGP(**settings).fit(stations.X, stations.Y)
     before = peak_mb()
     estimator.predict_dist(stations.X, observation_noise=False).variance.sum()

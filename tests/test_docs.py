@@ -6,6 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import manygp
@@ -79,6 +80,7 @@ BESIDE = {
     "manygp": [
         *ESTIMATORS.values(),
         manygp.Prediction,
+        manygp.Comparison,
         manygp.training.History,
         manygp.data,
         manygp.training,
@@ -156,3 +158,31 @@ def test_the_snippets_for_a_start_run(tmp_path, monkeypatch):
     assert names["scores"]["num_cells"] == names["hidden"].to_numpy().sum()
     assert names["same"].predict().equals(names["mean"])
     assert not names["filled"].isna().any(axis=None)
+
+
+def test_the_worked_examples_of_the_architecture_run():
+    """A term and a model in under 60 lines each; the model is the last two snippets."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    term, *model = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    written = [[line for line in text.splitlines() if line.strip()] for text in (term, *model)]
+    assert [len(lines) < 60 for lines in written] == [True, True, True]
+    names = {}
+    for snippet in (term, *model):
+        exec(snippet, names)
+    assert names["model"].history_.stages
+    assert "corrections" in names["shared"].summary()
+
+
+def test_the_snippets_on_long_runs_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "long_runs.md").read_text(encoding="utf-8")
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).replace("epochs=20", "epochs=2"), names)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "run-0", "run-1"}
+
+
+def test_the_snippets_on_feeds_run():
+    page = (ROOT / "docs" / "feeds.md").read_text(encoding="utf-8")
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).replace("epochs=20", "epochs=5"), names)
+    assert len(names["model"]._arrivals.since) == np.sum(~np.isnan(names["Y"][50:]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from manygp._version import __version__
 
 if TYPE_CHECKING:
+    from manygp.comparison import Comparison, compare
     from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
     from manygp.estimators import (
         GMOGP,
@@ -40,6 +41,7 @@ __all__ = [
     "SVLMC",
     "TLVMOGP",
     "Aggregate",
+    "Comparison",
     "DataError",
     "DrawnFunctions",
     "Imputer",
@@ -52,12 +54,13 @@ __all__ = [
     "Probability",
     "SettingError",
     "__version__",
+    "compare",
     "load",
     "scorer",
 ]
 
 # Where public names live, the cheapest to import first.
-_HOMES = ("manygp.errors", "manygp.summaries", "manygp.prediction", "manygp.estimators")
+_HOMES = ("manygp.errors", "manygp.summaries", "manygp.prediction", "manygp.estimators", "manygp.comparison")
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from manygp.errors import SettingError
 
-__all__ = ["EMBEDDINGS", "Residual", "SpectralLinear", "embedding_dim", "make_embedding"]
+__all__ = ["EMBEDDINGS", "Residual", "SpectralLinear", "embedding_dim", "is_near_identity", "make_embedding"]
 
 EMBEDDINGS = ("residual", "identity", "mlp")
 
@@ -62,6 +62,11 @@ def embedding_dim(embedding: nn.Module, dim: int) -> int:
             f"but (2, {dim}) became {tuple(getattr(out, 'shape', ())) or type(out).__name__}."
         )
     return out.shape[1]
+
+
+def is_near_identity(embedding: nn.Module) -> bool:
+    """Whether the last dimensions of an embedding are, but for bends, the latent vectors."""
+    return isinstance(embedding, Residual | nn.Identity)
 
 
 def _linear(width: int, height: int, generator: torch.Generator) -> nn.Linear:

@@ -39,6 +39,11 @@ from manygp.variational import (
 FUSED_KERNELS: dict[str, Callable[[int], Kernel]] = {
     name: lambda dim, name=name: make_kernel(name, dim) for name in ("rbf", "matern12", "matern32", "matern52")
 }
+LATENT_KERNELS: dict[str, Callable[[int], Kernel]] = {
+    "latent rbf": lambda dim: make_kernel("rbf", dim, num_latents=2),
+    "latent matern": lambda dim: make_kernel("matern32", dim, num_latents=1),
+    "latents alone": lambda dim: make_kernel("rbf", dim, num_latents=dim),
+}
 # GPyTorch's own, as a user would pass them.
 GIVEN_KERNELS: dict[str, Callable[[int], Kernel]] = {
     "rational quadratic": lambda dim: make_kernel(ScaleKernel(RQKernel(ard_num_dims=dim)), dim),
@@ -50,7 +55,7 @@ GIVEN_KERNELS: dict[str, Callable[[int], Kernel]] = {
         ScaleKernel(RBFKernel(ard_num_dims=dim) * PeriodicKernel(active_dims=[0])), dim
     ),
 }
-KERNELS = FUSED_KERNELS | GIVEN_KERNELS
+KERNELS = FUSED_KERNELS | {"latent rbf": LATENT_KERNELS["latent rbf"]} | GIVEN_KERNELS
 
 # -- embeddings: by the number of dimensions of the pairs --------------------------------------------------------------
 

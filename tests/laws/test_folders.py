@@ -1,7 +1,6 @@
 """Broken folders give one sentence."""
 
 import copy
-import dataclasses
 import json
 import math
 import os
@@ -17,7 +16,6 @@ from manygp.estimators import folders
 
 from .conftest import fitted
 from .damage import edit, edit_tensors, manifest_of, tensors_of
-from .test_persistence import assert_same
 
 
 @pytest.fixture
@@ -286,36 +284,10 @@ def test_numbers_of_another_kind(folder):
     refused(folder, "damaged.*int64 instead of")
 
 
-# -- the first format --------------------------------------------------------------------------------------------------
+# -- older formats -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def old_folder(folder):
-    """What version 0.1.0 wrote."""
-    manifest = manifest_of(folder) | {"format": 1}
-    tensors_of(folder).rename(folder / "tensors.safetensors")
-    for key in ("tensors", "sha256"):
-        del manifest[key]
-    (folder / "manygp.json").write_text(json.dumps(manifest))
-    return folder
-
-
-def test_the_first_format_can_be_loaded(old_folder):
-    assert_same(manygp.load(old_folder), fitted("tlvmogp"))
-    manygp.load(old_folder).save(old_folder)
-    assert len(list(old_folder.iterdir())) == 2
-    assert manifest_of(old_folder)["format"] == folders.FORMAT
-    assert_same(manygp.load(old_folder), fitted("tlvmogp"))
-
-
-def test_the_first_format_need_not_say_what_the_axes_are(old_folder):
-    manifest = manifest_of(old_folder)
-    assert manifest.pop("axes") == json.loads(json.dumps(dataclasses.asdict(fitted("tlvmogp")._axes_)))
-    (old_folder / "manygp.json").write_text(json.dumps(manifest))
-    X = np.zeros((1, 1))
-    assert manygp.load(old_folder).predict_dist(X).to_xarray()["mean"].dims[-1] == "output"
-
-
-def test_the_first_format_is_checked_where_it_can_be(old_folder):
-    (old_folder / "tensors.safetensors").write_bytes(b"123")
-    refused(old_folder, "damaged")
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_format_is_refused_in_one_sentence(folder, version):
+    edit(folder, format=version, manygp="0.1.0")
+    refused(folder, "0.1.0.*fit it again")

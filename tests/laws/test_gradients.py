@@ -14,7 +14,7 @@ from manygp.variational.evidence import leftover, statistics
 
 from ..tolerances import GPYTORCH, assert_close
 from . import worlds
-from .registry import FUSED_KERNELS, KERNELS, LIKELIHOODS
+from .registry import FUSED_KERNELS, KERNELS, LATENT_KERNELS, LIKELIHOODS
 
 
 def leaves(rng, *shapes):
@@ -42,7 +42,7 @@ def check_kernel(function, kernel, points):
     return gradcheck(call, (*points, *kernel.parameters()))
 
 
-@pytest.mark.parametrize("name", FUSED_KERNELS)
+@pytest.mark.parametrize("name", FUSED_KERNELS | LATENT_KERNELS)
 def test_kernels(rng, name):
     assert check_kernel(cross_covariance, worlds.random_kernel(name, 3, rng), leaves(rng, (6, 3), (4, 3)))
 
@@ -55,9 +55,9 @@ def lower(rng, m):
 @pytest.mark.parametrize("name", KERNELS)
 def test_gaussian_noise(rng, name, is_stiff, tight, monkeypatch):
     """The data term by either way to its statistics: through kernel, points, q, values and noises, by chunks."""
-    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
-    monkeypatch.setattr("manygp.kernels._CHUNK_NUMBERS", 8)
-    monkeypatch.setattr("manygp.kernels._KEPT_NUMBERS", 12)
+    monkeypatch.setattr("manygp.kernels.covariance._MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr("manygp.kernels.covariance._CHUNK_NUMBERS", 8)
+    monkeypatch.setattr("manygp.kernels.covariance._KEPT_NUMBERS", 12)
     monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0 if is_stiff else math.inf)
 
     def data_term(kernel, e, Z, m, S, y, log_noise, deviation=None):
@@ -92,8 +92,8 @@ SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negativ
 @pytest.mark.parametrize(("kernel", "name"), SITES)
 def test_sites(rng, kernel, name, monkeypatch):
     """The data term of any likelihood: through kernel, points, q, the levels and its own parameters, by chunks."""
-    monkeypatch.setattr("manygp.kernels._MIN_CHUNK_ROWS", 2)
-    monkeypatch.setattr("manygp.kernels._VISIT_NUMBERS", 16)
+    monkeypatch.setattr("manygp.kernels.covariance._MIN_CHUNK_ROWS", 2)
+    monkeypatch.setattr("manygp.kernels.covariance._VISIT_NUMBERS", 16)
     likelihood, outputs = LIKELIHOODS[name](3), torch.arange(6) % 3
     y = likelihood.sample(worlds.normal(rng, 6), outputs, worlds.generator()).detach()
     learned = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from manygp.functions import moments_of_sums
 from manygp.models.neighbors import ObservedCells
-from manygp.terms import OwnPart, Points, SharedShocks
+from manygp.terms import OwnPart, Points, SharedPart, SharedShocks
 
 from . import worlds
 from .conftest import NAMES, fitted, observations
@@ -126,7 +126,8 @@ def two_scales(rng, table, noise=None):
     """A model with terms and neighbours, all cells of the table among them."""
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs)
     p, h = table.num_outputs, model.latents.dim
-    terms = [OwnPart(p, h, torch.ones(table.num_features)), SharedShocks(p, h, 2, 0.5)]
+    d = table.num_features
+    terms = [OwnPart(p, h, d), SharedPart(p, h, d, 2, 3, 0.5), SharedShocks(p, h, 2, 0.5)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     if noise is not None:
         model.likelihood.noise = torch.tensor(noise)

@@ -146,7 +146,8 @@ def test_what_a_killed_save_has_left_goes_with_the_next(folder):
     for path in (old, young):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    folders._switch(folder, tensors_of(folder).name, tensors_of(folder).read_bytes(), b"{}", age=3600.0)
+    kept = tensors_of(folder)
+    folders._switch(folder, ("manygp.json", b"{}"), (kept.name, kept.read_bytes()), age=3600.0)
     assert not old.exists()
     assert young.exists()
 

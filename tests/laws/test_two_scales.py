@@ -9,8 +9,9 @@ from torch.distributions import MultivariateNormal
 
 from manygp.data import Grid, GroupPlan
 from manygp.data.groups import group_cells
+from manygp.models.amplitudes import fit_amplitudes
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
-from manygp.terms import OwnPart, Points, SharedShocks
+from manygp.terms import OwnPart, Points, SharedPart, SharedShocks
 from manygp.variational import CellBatch, Groups, NaturalPosterior, PosteriorMoments, VecchiaEvidence, projected_rows
 
 from ..tolerances import EXACT_GP, SAME_FORMULA, assert_close
@@ -117,17 +118,16 @@ def test_gradients_of_projected_rows(rng):
 def two_scale_model(rng, table, **settings):
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs, **settings)
     p, h = table.num_outputs, model.latents.dim
-    terms = [OwnPart(p, h, torch.ones(table.num_features)), SharedShocks(p, h, 2, 0.5)]
+    d = table.num_features
+    terms = [OwnPart(p, h, d), SharedShocks(p, h, 2, 0.5), SharedPart(p, h, d, 2, 1, 0.5)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     return model
 
 
 def group_plan(model, table, size=3, num_given=4, batch_cells=1000):
-    plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given)
+    plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given, np.random.default_rng(0))
     row, output, _ = table.cells(plan.places)
-    plan.arrange(
-        model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy(), np.random.default_rng(0)
-    )
+    plan.arrange(model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy())
     return plan
 
 
@@ -248,3 +248,18 @@ def test_gradients_of_the_whole_bound(rng, table):
                 parameter.sub_(sign * step * direction)
             numeric = (values[0] - values[1]) / (2.0 * step)
         assert math.isclose(float((gradient * direction).sum()), float(numeric), rel_tol=1e-4, abs_tol=1e-5)
+
+
+def test_amplitudes_are_those_under_which_cells_left_out_are_likely(rng):
+    """White values of four times the variance that a model says."""
+    table = worlds.random_grid(rng, num_inputs=40, num_outputs=6)
+    model, white = two_scale_model(rng, table), lambda: table.with_values(rng.standard_normal(table.num_observed))
+    model.num_neighbors, model.observed = 12, observed(white())
+    for term in model.terms:
+        term.rescale(1e-8)
+    model.gp.kernel.outputscale = 1e-8
+    model.likelihood.noise = torch.tensor(0.25, dtype=torch.float64)
+    factors = fit_amplitudes(model, [white()], worlds.raw(table), rng)
+    assert set(factors) == {"noise", "own part", "shared shocks", "shared part"}
+    assert 2.0 < factors["noise"] < 5.0
+    assert_close(model.likelihood.noise, torch.tensor(0.25 * factors["noise"], dtype=torch.float64))

@@ -15,7 +15,7 @@ from manygp.terms import Points, Trend
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
 from ..tolerances import assert_close
-from .registry import EMBEDDINGS, KERNELS, LIKELIHOODS, POSTERIORS
+from .registry import EMBEDDINGS, KERNELS, LATENT_KERNELS, LIKELIHOODS, POSTERIORS
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ def shake(module, rng, scale=0.4):
 
 
 def random_kernel(name, dim, rng):
-    return shake(KERNELS[name](dim), rng, 0.3)
+    return shake((KERNELS | LATENT_KERNELS)[name](dim), rng, 0.3)
 
 
 def random_embedding(name, dim, rng):

@@ -19,6 +19,7 @@ from manygp.kernels import (
 )
 
 from ..laws import worlds
+from ..laws.registry import LATENT_KERNELS
 from ..tolerances import GPYTORCH, assert_close
 
 
@@ -120,11 +121,11 @@ def test_a_shift_of_all_points_changes_nothing(rng):
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", [*KERNELS, "rational quadratic"])
+@pytest.mark.parametrize("name", [*KERNELS, *LATENT_KERNELS, "rational quadratic"])
 def test_rows_of_a_covariance_by_chunks(rng, name, weighted, keep, monkeypatch):
     """They add up to the covariance, and gradients handed over row by row to its gradient, whether they stay or not."""
     for constant, number in {"MIN_CHUNK_ROWS": 2, "VISIT_NUMBERS": 12, "CHUNK_NUMBERS": 8, "KEPT_NUMBERS": 16}.items():
-        monkeypatch.setattr(f"manygp.kernels._{constant}", number)
+        monkeypatch.setattr(f"manygp.kernels.covariance._{constant}", number)
     kernel, a, b = worlds.random_kernel(name, 3, rng), worlds.normal(rng, 7, 3), worlds.normal(rng, 4, 3)
     log_weight = worlds.normal(rng, 7).requires_grad_() if weighted else None
     rows = CovarianceRows(kernel, a.requires_grad_(), b.requires_grad_(), log_weight, keep)

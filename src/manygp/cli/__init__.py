@@ -1,4 +1,4 @@
-"""The command line: `manygp demo`, `fit`, `fill`, `predict`, `evaluate`, `info`, `paper` and `data` (extra `cli`).
+"""The command line: `manygp demo`, `fit`, `fill`, `compare`, `predict`, `evaluate`, `info`, `paper`, `data`.
 
 Help is asked for more often than a fit, so nothing here imports the library before a command runs.
 """

@@ -129,14 +129,25 @@ def fit(
     y: ValueNames = None,
     where: Where = None,
     output_column: OutputColumn = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in which the fit keeps how far it has come; the same command goes on from there. It is "
+            "removed once the model is saved.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Time between two writes: 90s, 5min, 2h.")] = "5min",
     quiet: Quiet = False,
 ) -> None:
     """Fit a model to a table with gaps and save it.
 
-    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes.
+    Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes. With
+    --checkpoint, the same command then goes on where it was.
     """
     from manygp.cli.settings import model_class, parse_settings
     from manygp.estimators import ESTIMATORS
+    from manygp.estimators.checkpoint import remove_checkpoint
     from manygp.estimators.persistence import check_target
     from manygp.training.interrupts import ending_early
 
@@ -149,11 +160,14 @@ def fit(
     table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
-        estimator = kind(**chosen).fit(table)
-        if estimator.history_.stop_reason == "interrupted":
+        estimator = kind(**chosen).fit(table, checkpoint=checkpoint, checkpoint_every=checkpoint_every)
+        is_interrupted = estimator.history_.stop_reason == "interrupted"
+        if is_interrupted:
             remark("Interrupted: what was learnt so far is kept.")
         remark(f"Fitted {kind.__name__}: {_course(estimator.history_)}.")
         estimator.save(out)
+        if checkpoint is not None and not is_interrupted:
+            remove_checkpoint(checkpoint)
     remark(f"Saved to {out}.")
 
 
@@ -263,24 +277,57 @@ def evaluate(
 
 @app.command()
 @one_sentence_errors
+def compare(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scores and the report.", show_default=False)],
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas (default: five plain ones and three models).", show_default=False
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Fit the recommended model to everything and save it.")
+    ] = False,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
+    output_column: OutputColumn = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare plain methods and models on cells held out as your own gaps are, and recommend one."""
+    from manygp.cli.comparing import print_comparison, write_comparison
+    from manygp.cli.reading import listed
+    from manygp.comparison import compare as compare_methods
+    from manygp.estimators.persistence import check_target
+
+    if refit:
+        check_target(out / "model")
+    check_place(out / "scores.csv")
+    table = _read(data, "train", x, y, where, output_column).table()
+    found = compare_methods(table, models=listed(models), seconds=seconds, refit=refit, progress=not quiet)
+    print_comparison(found)
+    for path in write_comparison(out, found):
+        remark(f"Wrote {path}.")
+
+
+@app.command()
+@one_sentence_errors
 def info(folder: Folder) -> None:
     """Tell what a model folder holds."""
     from manygp.cli.reading import some
     from manygp.estimators import load
 
     estimator = load(folder)
-    history = estimator.history_
     features = getattr(estimator, "feature_names_in_", ())
     rows: dict[str, Any] = {
         "model": type(estimator).__name__,
         "inputs": f"{estimator.n_features_in_} ({some(list(features)) or 'unnamed'})",
         "outputs": f"{estimator.n_outputs_:,} ({some(estimator.output_names_)})",
-        "training": _course(history),
     }
-    if len(history):
-        rows["bound"] = f"{history['bound'][-1]:,.1f} nats"
     print_table(str(folder), rows)
-    print_table("settings", estimator.get_params())
+    print_results(estimator.summary())
 
 
 def _course(history: "History") -> str:

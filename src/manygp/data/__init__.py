@@ -16,7 +16,7 @@ from manygp.data.grid import Grid
 from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.sources import read_table
-from manygp.data.splits import block_split, output_split, pattern_split, random_split
+from manygp.data.splits import block_split, gap_split, output_split, pattern_split, random_split
 from manygp.data.table import Table
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "choose_rank",
     "completed_scaling",
     "factorise",
+    "gap_split",
     "output_split",
     "pattern_split",
     "random_split",

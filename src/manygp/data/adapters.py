@@ -81,6 +81,7 @@ def as_table(
     if X is None:
         X = own_inputs(Y)
     numbers = as_inputs(X)
+    _warn_of_counters(X)
     check_rows(X, Y)
     names = own_names(Y) if output_names is None else output_names
     values = _as_csr(Y, "Y") if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y", allow_dates=False), Y, "Y")
@@ -118,6 +119,7 @@ def cells_table(
     container = container_of(y)
     x, outputs, y = as_pandas(x), as_pandas(outputs), as_pandas(y)
     inputs = as_inputs(x, name="x")
+    _warn_of_counters(x)
     check_rows(x, y, ("x", "y"))
     check_rows(x, outputs, ("x", "outputs"))
     values = as_numbers(y, "y", allow_dates=False)
@@ -240,6 +242,22 @@ def _warn_of_row_numbers(Y: pd.DataFrame) -> None:
         warnings.warn(
             f"X is None and the index of Y only counts its rows, so the rising column {name!r} is taken for an output: "
             f"if it is the input, give Y.set_index({name!r}).",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _warn_of_counters(X: Any) -> None:
+    """Warn where an input only counts the rows beside one that holds dates."""
+    if not isinstance(X, pd.DataFrame) or len(X) < 3:
+        return
+    dates = [name for name in X.columns if pd.api.types.is_datetime64_any_dtype(X[name])]
+    numbers = [name for name in X.columns if pd.api.types.is_integer_dtype(X[name])]
+    counters = [name for name in numbers if (np.diff(X[name].to_numpy()) == 1).all()]
+    if dates and counters:
+        warnings.warn(
+            f"The input {counters[0]!r} only counts the rows beside the dates of {dates[0]!r}, so that rows would be "
+            f"far apart twice: leave it out, as in X.drop(columns={counters[0]!r}).",
             UserWarning,
             stacklevel=5,
         )

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,15 @@ class Plan(ABC):
     @abstractmethod
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
         """Yield the batches of one freshly shuffled epoch."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what epochs depend on beside the table and the generator they are given, as arrays and numbers."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        if state:
+            raise DataError(f"A {type(self).__name__} has no state, and got one of {', '.join(state)}.")
 
 
 class GridPlan(Plan):

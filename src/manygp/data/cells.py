@@ -104,6 +104,9 @@ class Cells(Table):
         for begin in range(0, len(self.y), max_cells):
             yield self.cells(np.arange(begin, min(begin + max_cells, len(self.y))))
 
+    def _contents(self) -> Iterator[np.ndarray]:
+        yield from (self.output, self.y)
+
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield all outputs at once with the rows, outputs and values of all cells, which are in memory already."""
         yield slice(0, self.num_outputs), np.arange(len(self.y)), self.output, self.y

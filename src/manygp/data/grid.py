@@ -168,6 +168,12 @@ class Grid(Table):
             row, output = np.nonzero(self.observed(rows))
             yield row + rows.start, output, self.values(rows)[row, output]
 
+    def _contents(self) -> Iterator[np.ndarray]:
+        for rows in self.row_chunks():
+            present = self.observed(rows)
+            yield np.packbits(present)
+            yield self.values(rows)[present]
+
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
         rows, width = np.arange(self.num_inputs), max(1, max_cells // self.num_inputs)

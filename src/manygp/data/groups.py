@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -21,8 +22,8 @@ from manygp.data.table import FloatArray, IntArray, Table
 
 __all__ = ["GroupPlan", "Grouping", "group_cells"]
 
-# Groups before a group that are looked at for its neighbours.
-_NEAR_GROUPS = 8
+# Groups before a group that are looked at for its neighbours, and cells before all groups for each of its cells.
+_NEAR_GROUPS, _NEAR_CELLS = 8, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +56,26 @@ class Grouping:
         return np.concatenate([self.given[groups], np.where(place < size[:, None], own, -1)], axis=1)
 
 
-def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator) -> Grouping:
-    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it."""
-    parts = list(_median_cuts(z, size))
+def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator, num_before: int = 0) -> Grouping:
+    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it.
+
+    The first `num_before` cells stand before all others and in no group.
+    """
+    parts = [num_before + part for part in _median_cuts(z[num_before:], size)]
     parts = [parts[i] for i in rng.permutation(len(parts))]
     cell = np.concatenate(parts)
     start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     given = np.full((len(parts), num_given), -1, dtype=np.int64)
     if num_given:
         center = np.stack([z[part].mean(axis=0) for part in parts])
+        tree = cKDTree(z[:num_before]) if num_before else None
         for group, near in enumerate(_nearest_before(center, _NEAR_GROUPS + num_given // size)):
-            if len(near):
-                found = _nearest_cells(z, np.concatenate([parts[i] for i in near]), parts[group], num_given)
+            others = [parts[i] for i in near]
+            if tree is not None:
+                others.append(np.unique(tree.query(z[parts[group]], k=min(_NEAR_CELLS, num_before))[1]))
+            candidates = np.concatenate([np.zeros(0, dtype=np.int64), *others])
+            if len(candidates):
+                found = _nearest_cells(z, candidates, parts[group], num_given)
                 given[group, : len(found)] = found
     return Grouping(cell, start, given)
 
@@ -122,10 +131,21 @@ class GroupPlan(Plan):
         About how many cells a batch has, conditioning sets not counted.
     size, num_given
         Most cells of a group and of a conditioning set.
+    rng
+        Source of the order of groups.
     """
 
-    def __init__(self, table: Table, scaling: Scaling, batch_cells: int, size: int, num_given: int) -> None:
+    def __init__(
+        self,
+        table: Table,
+        scaling: Scaling,
+        batch_cells: int,
+        size: int,
+        num_given: int,
+        rng: np.random.Generator,
+    ) -> None:
         self.table, self.scaling, self.size, self.num_given = table, scaling, size, num_given
+        self._rng = rng
         self.places = table.places()
         self.num_batches = max(1, math.ceil(len(self.places) / batch_cells))
         self._counts = table.count_per_output()
@@ -133,9 +153,18 @@ class GroupPlan(Plan):
         self._input = distinct_inputs(table)
         self.grouping: Grouping
 
-    def arrange(self, z: FloatArray, rng: np.random.Generator) -> None:
+    def arrange(self, z: FloatArray) -> None:
         """Group the cells anew, at coordinates z (c, e) of all observed cells in the order of `places`."""
-        self.grouping = group_cells(z, self.size, self.num_given, rng)
+        self.grouping = group_cells(z, self.size, self.num_given, self._rng)
+
+    def state(self) -> dict[str, Any]:
+        """Return the groups as they are, and where the source of their order is."""
+        return {"grouping": dict(vars(self.grouping)), "rng": self._rng.bit_generator.state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.grouping = Grouping(**state["grouping"])
+        self._rng.bit_generator.state = state["rng"]
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""

@@ -50,9 +50,9 @@ class Scaling:
         inputs
             Whether to standardise the input columns; constant columns are only centred.
         outputs
-            "output" standardises each output by itself, and falls back to the global centre and scale where
-            an output has fewer than two observed cells; "global" uses one centre and scale for all outputs;
-            "none" leaves the values as they are.
+            "output" standardises each output by itself, a constant one by the median scale of the others, and falls
+            back to the global centre and scale where an output has fewer than two observed cells; "global" uses one
+            centre and scale for all outputs; "none" leaves the values as they are.
         """
         if inputs:
             x_center = table.X.mean(axis=0) if table.num_inputs else np.zeros(table.num_features)
@@ -142,8 +142,10 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
     global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center)))
     if outputs == "global":
         return zeros + global_center, ones * global_scale
-    scale = _spread(np.sqrt(squares / np.maximum(counts, 1)), center)
-    few = counts < 2
+    std, few = np.sqrt(squares / np.maximum(counts, 1)), counts < 2
+    varies = ~few & (std > CONSTANT_SHARE * np.abs(center))
+    # A constant has no unit of its own: it has that of the other outputs, so that no choice of units shows.
+    scale = np.where(varies, std, np.median(std[varies]) if varies.any() else 1.0)
     return np.where(few, global_center, center), np.where(few, global_scale, scale)
 
 

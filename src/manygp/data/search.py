@@ -47,23 +47,45 @@ class CellSearch:
         self._own: dict[int, cKDTree] = {}
 
     def candidates(
-        self, x: FloatArray, output: IntArray, h: FloatArray, num_inputs: int, num_outputs: int, num_own: int
+        self,
+        x: FloatArray,
+        output: IntArray,
+        h: FloatArray,
+        num_inputs: int,
+        num_outputs: int,
+        num_own: int,
+        num_here: int = 0,
     ) -> IntArray:
         """Numbers of observed cells that may tell about cells at inputs x of outputs at h, −1 for none, shape (b, k).
 
-        `output` is the number of the output, if it has observed cells, or any other number.
+        Parameters
+        ----------
+        x, output, h
+            Inputs (b, d), outputs (b,), and where these are (b, h). An output without observed cells has any number
+            that is none of those which have some.
+        num_inputs, num_outputs
+            How many of the nearest inputs and outputs are looked at.
+        num_own
+            Cells of the output itself.
+        num_here
+            How many outputs are looked at where the nearest input is, if that is more.
         """
         distinct, at = np.unique(output, return_inverse=True)
         first = np.zeros(len(distinct), dtype=np.int64)
         first[at] = np.arange(len(at))
-        near = self._near_outputs(h[first], min(num_outputs, len(self.h)))[at]
+        most = max(num_here, num_outputs) if self._shares_inputs else num_outputs
+        near = self._near_outputs(h[first], min(most, len(self.h)))[at]
+        parts = [self._cells_of(x, output[:, None], num_own)]
         if self._shares_inputs:
             inputs, back = np.unique(x, axis=0, return_inverse=True)
             rows = self._near_inputs(inputs, min(num_inputs, len(self.x)))[back.reshape(-1)]
-            others = self._cells_at(rows[:, :, None], near[:, None, :]).reshape(len(x), -1)
+            parts += [
+                self._cells_at(rows[:, :, None], near[:, None, :num_outputs]).reshape(len(x), -1),
+                self._cells_at(rows[:, :1], near[:, num_outputs:]),
+            ]
         else:
-            others = self._cells_of(x, near, num_inputs)
-        found = np.concatenate([others, self._cells_of(x, output[:, None], num_own)], axis=1)
+            parts.append(self._cells_of(x, near, num_inputs))
+        found = np.concatenate(parts, axis=1)
         found = np.sort(found, axis=1)
         found[:, 1:][found[:, 1:] == found[:, :-1]] = -1
         return found

@@ -15,7 +15,7 @@ from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, BoolArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["block_split", "output_split", "pattern_split", "random_split"]
+__all__ = ["block_split", "gap_split", "output_split", "pattern_split", "random_split"]
 
 
 def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -61,7 +61,9 @@ def block_split(
     """
     if start not in ("random", "end"):
         raise SettingError(f'start={start!r} is no place for a stretch; choose "random" or "end".')
-    num_outputs = _share(output_fraction, table.num_outputs, "output_fraction")
+    num_outputs = (
+        table.num_outputs if output_fraction == 1 else _share(output_fraction, table.num_outputs, "output_fraction")
+    )
     chosen = np.sort(rng.choice(table.num_outputs, num_outputs, replace=False))
     order = np.argsort(table.X[:, 0], kind="stable") if table.num_features == 1 else np.arange(table.num_inputs)
     rank = np.empty(table.num_inputs, dtype=np.int64)
@@ -139,6 +141,57 @@ def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> 
         free = places[~held.reshape(-1)[places]]
         held.reshape(-1)[rng.choice(free, min(wanted, len(free) // 2), replace=False)] = True
     return _split_grid(table, np.flatnonzero(held))
+
+
+def gap_split(table: Table, rng: np.random.Generator, share: float = 0.2) -> tuple[Table, Table]:
+    """Hold out observed cells in the pattern of all that is missing.
+
+    As `pattern_split`, and whole inputs where some have no value at all, in stretches as long as those. Cells at random
+    where nothing is missing, or where outputs do not share inputs.
+
+    Parameters
+    ----------
+    table
+        The observations.
+    rng
+        Source of randomness.
+    share
+        Share of the observed cells to hold out, about.
+    """
+    grid = table.compact()
+    if not isinstance(grid, Grid):
+        return random_split(grid, share, rng)
+    empty = grid.count_per_input() == 0
+    observed = ~np.isnan(grid.block(np.arange(grid.num_inputs), np.arange(grid.num_outputs)))
+    counts = observed.sum(0)
+    has_gaps = bool(((counts > 0) & (counts < (~empty).sum())).any())
+    held = np.zeros(observed.shape, dtype=np.bool_)
+    if has_gaps or not empty.any():
+        # Inputs without any value are no pattern of single outputs.
+        part = grid.take(np.flatnonzero(~empty))
+        test = pattern_split(part, rng, share)[1]
+        held[~empty] = test.observed(slice(None))
+    if empty.any():
+        order = np.argsort(grid.X[:, 0], kind="stable") if grid.num_features == 1 else np.arange(grid.num_inputs)
+        held[order[_rows_like(empty[order], share, rng)]] = True
+    train, test = _split_grid(grid, np.flatnonzero(held & observed))
+    train.exposure = test.exposure = grid.exposure
+    return train, test
+
+
+def _rows_like(empty: BoolArray, share: float, rng: np.random.Generator) -> BoolArray:
+    """Rows to hold out where others are missing as a whole: runs as long as theirs, at other places."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], empty, [False]]).astype(np.int8)))
+    lengths = edges[1::2] - edges[::2]
+    wanted = max(1, int(min(share, empty.mean()) * (~empty).sum()))
+    chosen = np.zeros_like(empty)
+    for _ in range(len(empty)):
+        length = min(int(rng.choice(lengths)), wanted)
+        start = int(rng.integers(0, len(empty) - length + 1))
+        chosen[start : start + length] = True
+        if (chosen & ~empty).sum() >= wanted:
+            break
+    return chosen & ~empty
 
 
 def _borrowed_gaps(

@@ -7,6 +7,7 @@ user's values: whoever needs statistics reads them in chunks, whoever needs a mi
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,22 @@ class Table(ABC):
     @abstractmethod
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
+
+    def digest(self) -> str:
+        """Return a text that is another one for other observations, names, exposures or coordinates."""
+        told = hashlib.blake2b(repr((type(self).__name__, self.X.shape, self.output_names)).encode(), digest_size=16)
+        told.update(self.X.tobytes())
+        for part in self._contents():
+            told.update(part.tobytes())
+        if self.exposure is not None:
+            told.update(self.exposure.tobytes())
+        if self.coordinates is not None:
+            told.update(self.coordinates.features.tobytes())
+        return told.hexdigest()
+
+    @abstractmethod
+    def _contents(self) -> Iterator[np.ndarray]:
+        """Yield arrays that together say which cells were observed, and their values."""
 
     @property
     @abstractmethod

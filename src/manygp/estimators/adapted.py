@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from manygp.errors import DataError, SettingError
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
 from manygp.estimators.trained import undone_by_interrupts
+from manygp.estimators.update import Arrivals, updated
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
@@ -44,6 +45,8 @@ class AdaptiveEstimator(LatentVariableEstimator):
 
     coordinate_system: str
     model_: TransformedLatentModel
+    # What came since the fit.
+    _arrivals: Arrivals | None = None
 
     @torch.inference_mode(False)
     def predict_new_outputs(
@@ -144,6 +147,63 @@ class AdaptiveEstimator(LatentVariableEstimator):
         if features is not None and prior is not None:
             add_places(new.model_, features, *prior)
         return new
+
+    def update(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        mask: Any = None,
+        outputs: Any = None,
+        exposure: Any = None,
+        forget: Any = None,
+    ) -> Self:
+        """A model that has taken in further observations of its outputs, in seconds and without a fit.
+
+        Only q(u), the latent vectors of the outputs observed, effects of new inputs and neighbours change. With
+        Gaussian noise that is exact for the sparse posterior with all else held fixed. `surprise_` and `refit_advised_`
+        tell whether the old parameters still fit.
+
+        Parameters
+        ----------
+        X, y
+            Inputs (n, d) and values (n, p), NaN where missing: new rows, and new cells of rows that are known. Cells
+            that came with an earlier update are corrected; so are those of the fit in a model with neighbours, which
+            knows them. Or a `Table` alone.
+        mask, exposure
+            As in `fit`.
+        outputs
+            Names or positions of the outputs that the columns of y are, as in `evaluate`.
+        forget
+            Observations that were wrong: a pair (X, y), NaN where nothing is to be forgotten. Those that came with an
+            update leave nothing behind, whatever their values here. Those of the fit no longer count for q(u) and
+            neighbours, but parameters have been learned with them; a model without neighbours needs their values.
+        """
+        return cast("Self", updated(self, X, y, mask, outputs, exposure, forget))
+
+    @property
+    def surprise_(self) -> float:
+        """Nats a cell by which what came last was less likely than the model expected; NaN before any update."""
+        self._check_fitted()
+        return float("nan") if self._arrivals is None else self._arrivals.surprise
+
+    @property
+    def refit_advised_(self) -> bool:
+        """Whether what came with updates is so unlike what was expected that the model should be fitted anew."""
+        self._check_fitted()
+        return self._arrivals is not None and self._arrivals.advises_refit
+
+    def _fit(self, *arguments: Any, **settings: Any) -> None:
+        super()._fit(*arguments, **settings)
+        self._arrivals = None
+
+    def _kept_data(self) -> dict[str, Any]:
+        return super()._kept_data() | ({} if self._arrivals is None else self._arrivals.arrays())
+
+    def _keep_data(self, data: dict[str, Any]) -> None:
+        super()._keep_data(data)
+        if "base_theta" in data:
+            self._arrivals = Arrivals.from_arrays(data, self.model_.units.device)
 
     # -- coordinates ---------------------------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ class ContainerMixin:
         output_names: Sequence[Hashable] | None = None,
         exposure: Hashable | None = None,
         output_coordinates: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a long frame, one observation in each row.
 
@@ -70,7 +72,7 @@ class ContainerMixin:
             Names of all outputs in order; by default those that occur.
         exposure
             For counts: the column of exposures, or "auto", see `fit_cells`.
-        output_coordinates
+        output_coordinates, checkpoint, checkpoint_every
             As in `fit`.
         """
         x, outputs, y, exposures = long_parts(frame, inputs, output, value, None if exposure == "auto" else exposure)
@@ -81,6 +83,8 @@ class ContainerMixin:
             output_names=output_names,
             exposure="auto" if exposure == "auto" else exposures,
             output_coordinates=output_coordinates,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
         )
         return self
 

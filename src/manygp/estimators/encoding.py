@@ -36,7 +36,7 @@ def encode_setting(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[f"setting.{key}"] = torch.as_tensor(np.array(value, dtype=np.float64))
         labels = {axis: [encode_name(name) for name in getattr(value, axis)] for axis in ("index", "columns")}
         return {"frame": f"setting.{key}", **labels}
-    if isinstance(value, tuple) and all(isinstance(part, int | np.integer) for part in value):
+    if isinstance(value, tuple) and all(isinstance(part, int | str | np.integer) for part in value):
         return encode_name(value)
     tensors[f"setting.{key}"] = torch.as_tensor(np.asarray(value, dtype=np.float64)).clone()
     return {"tensor": f"setting.{key}"}

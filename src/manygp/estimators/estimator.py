@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
@@ -24,18 +24,23 @@ from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
+from manygp.estimators.checkpoint import open_checkpoint
+from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
+from manygp.estimators.preset import Preset
+from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
+from manygp.estimators.summary import noise_std, summarise
 from manygp.estimators.tables import given_table
 from manygp.estimators.together import TogetherMixin
-from manygp.likelihoods import Likelihood, Noiseless
+from manygp.likelihoods import Gaussian, Likelihood, Noiseless, likelihood_name
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
 from manygp.summaries import JointCells
 from manygp.summaries.cells import exposure_of
-from manygp.training import History
+from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
 __all__ = ["Estimator"]
@@ -47,8 +52,8 @@ _CHUNK_NUMBERS = 8_000_000
 class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
-    A leaf stores its settings in `__init__` and defines `_fit_table`, which sets `model_`, `scaling_` and `history_`,
-    and `_restore`, which rebuilds an untrained model of given sizes.
+    A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
+    names the `Config` that builds its model.
 
     Attributes
     ----------
@@ -56,6 +61,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
         Number of input columns and of outputs.
     output_names_
         Names of the outputs, in order.
+    config_
+        What the model is, with nothing left open.
     history_
         Bound and its terms per epoch, and why training stopped.
     exposure_
@@ -78,8 +85,11 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
     _settings_: dict[str, Any]
     _seed: int
     _flat_: bool
+    # How far a fit has come, while it runs.
+    _journal: Journal = Journal()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
+    _config_class: type[Config]
 
     @abstractmethod
     def _check_settings(self) -> None:
@@ -89,26 +99,73 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
     def _fit_table(self, table: Table) -> None:
         """Train on a table and set `model_`, `scaling_` and `history_`."""
 
+    @property
     @abstractmethod
-    def _restore(self, sizes: dict[str, Any]) -> nn.Module:
-        """An untrained model of the sizes that `_sizes` told."""
+    def _preset(self) -> Preset:
+        """How the model is made, begun and trained."""
 
-    def _build(self, sizes: dict[str, Any], *generator: torch.Generator) -> Any:
+    @property
+    def config_(self) -> Config:
+        """What the model is, with nothing left open: its resolved configuration."""
+        self._check_fitted()
+        return self._resolved()
+
+    @property
+    def noise_std_(self) -> FloatArray:
+        """Standard deviations of Gaussian noise of every output in the user's units, shape (p,)."""
+        self._check_fitted()
+        if not isinstance(self.model_.likelihood, Gaussian):
+            raise SettingError(
+                f"{likelihood_name(self.model_.likelihood)!r} has no noise variance: only Gaussians have."
+            )
+        return noise_std(self.model_.likelihood, self.scaling_.y_scale)
+
+    @property
+    def lengthscales_(self) -> FloatArray:
+        """Lengthscales of the inputs in the user's units, shape (d,), or (q, d) for several kernels."""
+        self._check_fitted()
+        found = self._lengthscales()
+        if found is None:
+            raise SettingError("A kernel of your own keeps its lengthscales itself: look at model_.")
+        return found
+
+    def _lengthscales(self) -> FloatArray | None:
+        """Lengthscales in the user's units, where the kernels are ours."""
+        return None
+
+    def summary(self) -> str:
+        """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
+        self._check_fitted()
+        return summarise(self)
+
+    def _resolved(self) -> Config:
+        """The configuration of the model as it is now."""
+        config: Config = self.model_.config
+        return config
+
+    def _sizes(self) -> dict[str, Any]:
+        """The configuration as it is saved, from which `_restore` makes an untrained model like the fitted one."""
+        return self._resolved().plain()
+
+    def _restore(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> Any:
+        """An untrained model of the sizes that `_sizes` told; what they do not tell is as the settings have it."""
+        config = self._config_class.of(self, {"natural": self._preset.natural} | sizes)
+        model = config.build(generator)
+        model.config = config  # type: ignore[assignment]
+        return model
+
+    def _build(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> Any:
         """An untrained model, unless it would not fit into memory, where training takes a few times as much."""
         memory = total_memory(resolve_device(self.device))
         try:
             with Allotment(memory / 4):
-                return self._restore(sizes, *generator)
+                return self._restore(sizes, generator)
         except TooLarge as error:
             shown = ", ".join(f"{key}={value}" for key, value in sizes.items() if type(value) is int)
             raise SettingError(
                 f"A {type(self).__name__} of {shown} has a part of {bytes_in_words(error.num_bytes)}, and there are "
                 f"{bytes_in_words(memory)} of memory in all: choose smaller sizes."
             ) from error
-
-    @abstractmethod
-    def _sizes(self) -> dict[str, Any]:
-        """What `_restore` needs to know of the fitted model, as plain numbers."""
 
     def _kept_data(self) -> dict[str, FloatArray | IntArray]:
         """Data that are saved beside the model, by name, since predictions or users need them; a leaf may add some."""
@@ -141,6 +198,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
         layer: str | None = None,
         inputs: Sequence[Hashable] | None = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -171,11 +230,16 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
             by output name; "names" if the names of the outputs are their coordinates; "coords" for the coordinates of a
             DataArray. Any numbers will do: latitude and longitude (see `coordinate_system`), altitude, embeddings of
             genes.
+        checkpoint
+            Folder in which the fit keeps how far it has come. The same call finds it there after a crash or an
+            interrupt, goes on, and ends as if it had never stopped. What it needs of it stays there after the fit.
+        checkpoint_every
+            Time between two writes: text such as "90s", "5min" or "2h", or seconds.
         """
         table = given_table(X, y, mask, output_names, layer, inputs)
         if isinstance(output_coordinates, str) and output_coordinates == "coords":
             output_coordinates = coordinates_of(X if y is None else y, table.output_names)
-        self._fit(table, exposure, output_coordinates)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
         rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
@@ -191,6 +255,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
         output_coordinates: Any = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: str | float = "5min",
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
@@ -206,15 +272,23 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
             Names of all outputs in order; by default those that occur.
         exposure
             As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
-        output_coordinates
+        output_coordinates, checkpoint, checkpoint_every
             As in `fit`.
         """
         table = cells_table(x, outputs, y, output_names)
-        self._fit(table, None if exposure is None else observed_exposure(exposure, y), output_coordinates)
+        exposure = None if exposure is None else observed_exposure(exposure, y)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         self._flat_ = False
         return self
 
-    def _fit(self, table: Table, exposure: Any = None, output_coordinates: Any = None) -> None:
+    def _fit(
+        self,
+        table: Table,
+        exposure: Any = None,
+        output_coordinates: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: Any = "5min",
+    ) -> None:
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
         if exposure is not None:
@@ -223,10 +297,16 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
             self._place(table, output_coordinates)
         check_names(table.output_names)
         _warn_of_gaps(table)
+        remark_on_values(self, table)
+        remark_on_kernels(self)
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
-            self._fit_table(table)
+            self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
+            try:
+                self._fit_table(table)
+            finally:
+                del self._journal
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure
@@ -240,10 +320,15 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, MultiOutputMixin, B
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+        remark_on_learning(self, table)
 
     def _place(self, table: Table, output_coordinates: Any) -> None:
         """Say in the table where its outputs are."""
         raise SettingError(f"{type(self).__name__} takes no output_coordinates: leave them out, or use TLVMOGP.")
+
+    def update(self, *observations: Any, **settings: Any) -> Self:
+        """Take in further observations without a fit, which only `TLVMOGP` can do."""
+        raise SettingError(f"{type(self).__name__} cannot be updated: fit it anew with all data, or use TLVMOGP.")
 
     # -- predicting ----------------------------------------------------------------------------------------------
 

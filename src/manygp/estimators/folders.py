@@ -2,6 +2,7 @@
 
 `manygp.json` names the file of tensors and holds digests of both. A save writes new tensors under a name of their own
 and then renames a new `manygp.json` over the old one: that rename is the only moment at which the model changes.
+Checkpoints are folders like these whose manifest has another name.
 """
 
 import hashlib
@@ -22,10 +23,20 @@ from torch import Tensor
 
 from manygp.errors import ModelFileError
 
-__all__ = ["FORMAT", "check_target", "model_path", "read_folder", "write_folder"]
+__all__ = [
+    "CHECKPOINT",
+    "FORMAT",
+    "check_target",
+    "model_path",
+    "read_folder",
+    "reason",
+    "remove_folder",
+    "write_folder",
+]
 
-FORMAT = 2
-_MANIFEST, _OLD_TENSORS = "manygp.json", "tensors.safetensors"
+FORMAT = 3
+_MANIFEST, CHECKPOINT = "manygp.json", "checkpoint.json"
+_KINDS = {_MANIFEST: "model", CHECKPOINT: "checkpoint"}
 _TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 _TEMPORARY = re.compile(r"\.manygp-[0-9a-f]{32}\.tmp")
 # Files that systems put into folders by themselves.
@@ -48,17 +59,17 @@ def model_path(path: Any) -> Path:
     except (OSError, ValueError) as error:
         shown = repr(os.fspath(path))
         shown = shown if len(shown) < 80 else shown[:77] + "..."
-        raise ModelFileError(f"{shown} cannot be the name of a folder ({_reason(error)}): give another one.") from error
+        raise ModelFileError(f"{shown} cannot be the name of a folder ({reason(error)}): give another one.") from error
     return Path(path)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def check_target(path: Path, overwrite: bool = False) -> None:
+def check_target(path: Path, overwrite: bool = False, name: str = _MANIFEST) -> None:
     """Refuse a folder in which something else would have to make way for a model, or stands beside it.
 
-    With `overwrite`, a folder may hold files of others, which stay as they are.
+    With `overwrite`, a folder may hold files of others, which stay as they are. `name` is that of the manifest.
     """
     folder = Path(os.path.realpath(path))
     try:
@@ -70,40 +81,43 @@ def check_target(path: Path, overwrite: bool = False) -> None:
             return
         raise ModelFileError(f"{path} exists and is not a ManyGP model, nor a folder: choose another name.") from error
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be looked into ({_reason(error)}).") from error
+        raise ModelFileError(f"{path} cannot be looked into ({reason(error)}).") from error
     if overwrite:
         return
-    current = _named_tensors(folder)
-    if _MANIFEST in names and current is None:
+    current = _named_tensors(folder, name)
+    if name in names and current is None:
         raise ModelFileError(
-            f"{path} holds a {_MANIFEST} that this version cannot read: choose another folder, or pass overwrite=True "
+            f"{path} holds a {name} that this version cannot read: choose another folder, or pass overwrite=True "
             "to replace it."
         )
-    others = sorted(name for name in names if not _is_ours(name, current) and not _OF_THE_SYSTEM.fullmatch(name))
+    others = sorted(other for other in names if not _is_ours(other, name, current))
     if others:
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        what = "exists and is not a ManyGP model" if current is None else "holds other files beside its model"
+        kind = _KINDS[name]
+        what = f"exists and is not a ManyGP {kind}" if current is None else f"holds other files beside its {kind}"
         raise ModelFileError(
             f"{path} {what} ({some}): choose another folder, or pass overwrite=True to write among them."
         )
 
 
-def write_folder(path: Path, manifest: dict[str, Any], tensors: bytes, overwrite: bool = False) -> None:
+def write_folder(
+    path: Path, manifest: dict[str, Any], tensors: bytes, overwrite: bool = False, name: str = _MANIFEST
+) -> None:
     """Write a model to a folder; a reader at any moment, or after a crash, finds the old one or the new one."""
-    check_target(path, overwrite)
+    check_target(path, overwrite, name)
     folder, digest = Path(os.path.realpath(path)), hashlib.sha256(tensors).hexdigest()
-    name = f"tensors-{digest[:16]}.safetensors"
-    manifest = manifest | {"tensors": {"file": name, "bytes": len(tensors), "sha256": digest}}
+    file = f"tensors-{digest[:16]}.safetensors"
+    manifest = manifest | {"tensors": {"file": file, "bytes": len(tensors), "sha256": digest}}
     is_new = not folder.exists()
     try:
         text = _as_text(manifest | {"sha256": _digest(manifest)})
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder) as is_alone:
-            _switch(folder, name, tensors, text, 0.0 if is_alone else _STALE)
+            _switch(folder, (name, text), (file, tensors), 0.0 if is_alone else _STALE)
         _sync(folder.parent)
     except (OSError, ValueError) as error:
         raise ModelFileError(
-            f"The model could not be written to {path} ({_reason(error)}); nothing there was changed."
+            f"The {_KINDS[name]} could not be written to {path} ({reason(error)}); nothing there was changed."
         ) from error
     finally:
         if is_new:
@@ -112,19 +126,33 @@ def write_folder(path: Path, manifest: dict[str, Any], tensors: bytes, overwrite
                 folder.rmdir()
 
 
-def _switch(folder: Path, name: str, tensors: bytes, text: bytes, age: float) -> None:
+def remove_folder(path: Path, name: str) -> None:
+    """Remove the files of a folder with such a manifest, and the folder if nothing else is in it."""
+    folder = Path(os.path.realpath(path))
+    current = _named_tensors(folder, name)
+    if current is None:
+        return
+    with suppress(OSError):
+        # Without a manifest the rest is litter.
+        (folder / name).unlink()
+        (folder / current).unlink()
+        folder.rmdir()
+
+
+def _switch(folder: Path, manifest: tuple[str, bytes], tensors: tuple[str, bytes], age: float) -> None:
     """Write new files, let the manifest name them, and remove those of earlier saves that have at least this age."""
-    old, was_there = _named_tensors(folder), (folder / name).exists()
+    (name, text), (file, content) = manifest, tensors
+    old, was_there = _named_tensors(folder, name), (folder / file).exists()
     try:
-        _put(folder / name, tensors)
+        _put(folder / file, content)
         # A manifest may be a link into a store of files.
-        _put(Path(os.path.realpath(folder / _MANIFEST)), text)
+        _put(Path(os.path.realpath(folder / name)), text)
     except BaseException:
-        if not was_there and _named_tensors(folder) != name:
-            (folder / name).unlink(missing_ok=True)
+        if not was_there and _named_tensors(folder, name) != file:
+            (folder / file).unlink(missing_ok=True)
         raise
     with suppress(OSError):
-        current, now = _named_tensors(folder), time.time()
+        current, now = _named_tensors(folder, name), time.time()
         for entry in list(os.scandir(folder)):
             is_litter = entry.name == old or _TEMPORARY.fullmatch(entry.name) or _TENSORS.fullmatch(entry.name)
             if is_litter and entry.name != current and now - entry.stat(follow_symlinks=False).st_mtime >= age:
@@ -178,15 +206,16 @@ def _alone(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _is_ours(name: str, current: str | None) -> bool:
-    patterns = (_TENSORS, _TEMPORARY)
-    return name in (_MANIFEST, current) or any(pattern.fullmatch(name) for pattern in patterns)
+def _is_ours(file: str, name: str, current: str | None) -> bool:
+    """Whether a file belongs to a folder whose manifest has this name, or is one that the system has put there."""
+    patterns = (_TENSORS, _TEMPORARY, _OF_THE_SYSTEM)
+    return file in (name, current) or any(pattern.fullmatch(file) for pattern in patterns)
 
 
-def _named_tensors(folder: Path) -> str | None:
+def _named_tensors(folder: Path, name: str) -> str | None:
     """The file of tensors that the manifest of a folder names; None if there is no manifest of ours."""
     try:
-        return _tensors_entry(_parse(_read(folder / _MANIFEST, _MOST_TEXT)))["file"]
+        return _tensors_entry(_parse(_read(folder / name, _MOST_TEXT)))["file"]
     except (OSError, ValueError):
         return None
 
@@ -194,19 +223,19 @@ def _named_tensors(folder: Path) -> str | None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_folder(path: Path, name: str = _MANIFEST) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The manifest and the tensors of a model, which belong together and are as they were written."""
     if not path.is_dir():
         raise ModelFileError(f"{path} is not a folder: give the folder that save() wrote.")
     seen = None
     while True:
         try:
-            text = _read(path / _MANIFEST, _MOST_TEXT)
+            text = _read(path / name, _MOST_TEXT)
             manifest = _parse(text)
         except FileNotFoundError as error:
-            raise ModelFileError(f"{path} is not a ManyGP model: it has no {_MANIFEST}.") from error
+            raise ModelFileError(f"{path} is not a ManyGP {_KINDS[name]}: it has no {name}.") from error
         except (OSError, ValueError) as error:
-            raise ModelFileError(f"{path / _MANIFEST} cannot be read ({_reason(error)}).") from error
+            raise ModelFileError(f"{path / name} cannot be read ({reason(error)}).") from error
         try:
             return manifest, _read_tensors(path, manifest)
         except FileNotFoundError as error:
@@ -215,13 +244,13 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 raise ModelFileError(f"{path} is damaged: its file of tensors is missing.") from error
             seen = text
         except (OSError, ValueError, LookupError, SafetensorError) as error:
-            raise ModelFileError(f"{path} is damaged and cannot be loaded ({_reason(error)}).") from error
+            raise ModelFileError(f"{path} is damaged and cannot be loaded ({reason(error)}).") from error
 
 
 def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
     entry = _tensors_entry(manifest)
-    if manifest["format"] > 1 and manifest.get("sha256") != _digest(manifest):
-        raise ValueError(f"{_MANIFEST} is not as it was written")
+    if manifest.get("sha256") != _digest(manifest):
+        raise ValueError("its manifest is not as it was written")
     content = _read(folder / entry["file"], entry.get("bytes"), exactly=True)
     if "sha256" in entry and hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise ValueError("the tensors are not as they were written")
@@ -229,9 +258,7 @@ def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _tensors_entry(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What a manifest says of its tensors: file, bytes and digest; the first format had the file alone."""
-    if manifest["format"] == 1:
-        return {"file": _OLD_TENSORS}
+    """What a manifest says of its tensors: file, bytes and digest."""
     entry = manifest.get("tensors")
     if not isinstance(entry, dict) or set(entry) != {"file", "bytes", "sha256"}:
         raise ValueError("it does not say where its tensors are")
@@ -261,10 +288,11 @@ def _parse(text: bytes) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "format" not in manifest or "estimator" not in manifest:
         raise ValueError("it does not describe a model")
     version = manifest["format"]
-    if type(version) is not int or not 1 <= version <= FORMAT:
+    if type(version) is not int or version != FORMAT:
+        is_old = type(version) is int and 0 < version < FORMAT
         raise ValueError(
             f"it was written by ManyGP {str(manifest.get('manygp'))[:20]!r} in format {str(version)[:20]}, and this "
-            f"version knows formats 1 to {FORMAT}: upgrade ManyGP to load it"
+            f"version knows format {FORMAT}: {'fit it again' if is_old else 'upgrade ManyGP to load it'}"
         )
     return manifest
 
@@ -289,7 +317,7 @@ def _as_text(manifest: dict[str, Any]) -> bytes:
     return text
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """An error in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

@@ -1,6 +1,8 @@
 """The G-MOGP estimator."""
 
 import logging
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -11,6 +13,7 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import (
     check_choice,
@@ -21,8 +24,7 @@ from manygp.estimators.settings import (
     resolve_device,
 )
 from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator, undone_by_interrupts
-from manygp.initialise import Survey
+from manygp.estimators.trained import TrainedEstimator, given, undone_by_interrupts
 from manygp.initialise.gmogp import cosine_similarity, initialise, start_means
 from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points
@@ -32,18 +34,43 @@ from manygp.memory import total_memory
 from manygp.models.gmogp import Attention, attention_bytes
 from manygp.models.indgp import SparseIndependentModel
 from manygp.models.stretch import stretch_lengthscales
-from manygp.training import History
+from manygp.training import Correction, History
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
 __all__ = ["GMOGP"]
 
 logger = logging.getLogger("manygp")
 
+_REASON = "the bound hardly tells how far from its cells a GP is to be believed; cells held out do"
+
 # Share of the memory of the machine that the matrices of attention may take.
 _MEMORY_SHARE = 0.8
 # Outputs up to which every output has a kernel of its own, and shared kernels beyond.
 _MAX_OWN_KERNELS, _NUM_SHARED_KERNELS = 32, 9
 _PAPER_NUM_INDUCING, _PAPER_NOISE_STD, _PAPER_GAIN = 200, 0.1, 1.414
+
+
+@dataclass(frozen=True, kw_only=True)
+class GMOGPConfig(Config):
+    """A G-MOGP with nothing left open.
+
+    Settings of `GMOGP` have their names; `num_kernels` is None where every output has a kernel of its own.
+    """
+
+    num_inducing: int
+    num_kernels: int | None
+    kernel: Any
+    likelihood: Any
+
+    def build(self, generator: torch.Generator | None = None) -> SparseIndependentModel:
+        d, p, m, q, fast = self.num_features, self.num_outputs, self.num_inducing, self.num_kernels, self.natural
+        attention = Attention(p, q, sparse=fast)
+        kernels = KernelBatch(self.kernel, d, p if q is None else q, log_parameters=fast, mixture=attention)
+        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
+        processes = InducingGP(kernels, torch.zeros(p, m, d), posterior, jitter=1e-6 if fast else 1e-8, sparse=fast)
+        likelihood = make_likelihood(self.likelihood, p)
+        likelihood.sparse_rows = fast
+        return SparseIndependentModel(processes, likelihood)
 
 
 class GMOGP(TrainedEstimator):
@@ -130,6 +157,7 @@ class GMOGP(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: SparseIndependentModel
+    _config_class = GMOGPConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -160,17 +188,15 @@ class GMOGP(TrainedEstimator):
         if not likelihood.is_affine:
             check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
-        survey, found = Survey(table, likelihood, rng, self.standardize), None
-        if self.preset == "paper":
-            scaling = published_scaling(self.standardize, table, likelihood.is_affine)
-        else:
+        survey, found = self._look_at(table, likelihood, rng, self.standardize), None
+        m = given(self.num_inducing, None)
+        if self._preset.from_data:
             scaling = survey.own_scaling
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
-        m: Any = self.num_inducing
-        if m == "auto" and found is not None:
-            m = choose_num_points(table, scaling, found, table.num_outputs)
-        elif m == "auto":
-            m = min(_PAPER_NUM_INDUCING, table.num_inputs)
+            m = m or choose_num_points(table, scaling, found, table.num_outputs)
+        else:
+            scaling = published_scaling(self.standardize, table, likelihood.is_affine)
+            m = m or min(_PAPER_NUM_INDUCING, table.num_inputs)
         sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
         model = self._build(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
         attention = _attention(model)
@@ -193,15 +219,18 @@ class GMOGP(TrainedEstimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         history = super()._train(model, table, scaling, dtype, device, seed)
-        is_conjugate = self.preset != "paper" and isinstance(model.likelihood, Gaussian)
+        is_conjugate = self._preset.natural and isinstance(model.likelihood, Gaussian)
         if is_conjugate and isinstance(table, Grid) and history.stop_reason != "interrupted":
             with undone_by_interrupts(model, history):
-                stretch_lengthscales(model, table, scaling, np.random.default_rng(seed))
+                started = time.perf_counter()
+                factor = stretch_lengthscales(model, table, scaling, np.random.default_rng(seed))
+                seconds = time.perf_counter() - started
+                history.corrections = [Correction("lengthscales", _REASON, f"times {factor:.2f}", seconds)]
         return history
 
     def _check_memory(self, num_outputs: int) -> None:
         """Say what the P x P weights will take, and refuse what cannot fit."""
-        needed = attention_bytes(num_outputs, self.preset != "paper")
+        needed = attention_bytes(num_outputs, self._preset.natural)
         available = total_memory(resolve_device(self.device))
         logger.info("the attention of %d outputs takes %.1f GB", num_outputs, needed / 1e9)
         if needed > _MEMORY_SHARE * available:
@@ -215,19 +244,8 @@ class GMOGP(TrainedEstimator):
         """Number of shared kernels, or None if every output has its own."""
         if self.num_kernels != "auto":
             return None if self.num_kernels is None else int(self.num_kernels)
-        own = self.preset == "paper" or num_outputs <= _MAX_OWN_KERNELS
+        own = not self._preset.from_data or num_outputs <= _MAX_OWN_KERNELS
         return None if own else _NUM_SHARED_KERNELS
-
-    def _restore(self, sizes: dict[str, Any]) -> SparseIndependentModel:
-        d, p, m, fast = sizes["num_features"], sizes["num_outputs"], sizes["num_inducing"], self.preset != "paper"
-        q = sizes["num_kernels"]
-        attention = Attention(p, q, sparse=fast)
-        kernels = KernelBatch(self.kernel, d, p if q is None else q, log_parameters=fast, mixture=attention)
-        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
-        processes = InducingGP(kernels, torch.zeros(p, m, d), posterior, jitter=1e-6 if fast else 1e-8, sparse=fast)
-        likelihood = make_likelihood(self.likelihood, p)
-        likelihood.sparse_rows = fast
-        return SparseIndependentModel(processes, likelihood)
 
     def _work(self, model: SparseIndependentModel, cells: float) -> float:
         """Multiplications of a step: covariances with all kernels, their factorisation, and the attention of rows.
@@ -238,14 +256,6 @@ class GMOGP(TrainedEstimator):
         # A batch has at least some cells of every output that it holds.
         outputs = min(p, max(32.0, cells / 16.0))
         return 10.0 * cells * m * (m + q) + 10.0 * outputs * (m**3 + m * m * q + 300.0 * p)
-
-    def _sizes(self) -> dict[str, Any]:
-        return {
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
-            "num_inducing": self.model_.processes.num_inducing,
-            "num_kernels": _attention(self.model_).log_share.shape[1] or None,
-        }
 
 
 def _attention(model: SparseIndependentModel) -> Attention:

@@ -1,6 +1,7 @@
 """The Ind-GP estimator."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.config import Config
 from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_scale, with_fixed_noise
 from manygp.estimators.settings import (
     check_choice,
@@ -23,7 +25,8 @@ from manygp.estimators.settings import (
     resolve_seed,
 )
 from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator
+from manygp.estimators.summary import batch_lengthscales
+from manygp.estimators.trained import Clock, TrainedEstimator, given
 from manygp.initialise import Survey
 from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points, start_processes
@@ -40,6 +43,43 @@ logger = logging.getLogger("manygp")
 # Exact up to so many cells of an output, and so many numbers of all factorisations together.
 _MAX_CELLS, _MAX_NUMBERS = 1500, 50_000_000
 _PAPER_NUM_INDUCING, _PAPER_NOISE_STD = 200, 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndGPConfig(Config):
+    """An Ind-GP with nothing left open.
+
+    Settings of `IndGP` have their names; exact GPs have no `num_inducing`, but know so many inputs and cells of
+    an output.
+    """
+
+    num_inducing: int | None
+    kernel: Any
+    share_kernel: bool
+    likelihood: Any
+    num_cells: int | None = None
+    num_inputs: int | None = None
+
+    def build(self, generator: torch.Generator | None = None) -> ExactBatch | SparseIndependentModel:
+        d, p, m, fast = self.num_features, self.num_outputs, self.num_inducing, self.natural
+        size, likelihood = 1 if self.share_kernel else p, _own_likelihood(self.likelihood, p, self.share_kernel)
+        kernels = KernelBatch(self.kernel, d, size, log_parameters=fast)
+        if m is None:
+            empty = torch.zeros(p, self.num_cells or 0, dtype=torch.int64)
+            x = torch.zeros(self.num_inputs or 0, d, dtype=torch.float64)
+            return ExactBatch(kernels, likelihood, Columns(x, empty, empty.bool(), empty.double(), torch.arange(p)))
+        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
+        jitter = 1e-6 if fast else 1e-8
+        processes = InducingGP(kernels, torch.zeros(size, m, d), posterior, jitter, sparse=fast)
+        likelihood.sparse_rows = fast
+        return SparseIndependentModel(processes, likelihood, None if likelihood.is_affine else torch.zeros(p, 1))
+
+
+def _own_likelihood(likelihood: Any, num_outputs: int, share_kernel: bool) -> Any:
+    """The likelihood that was given, Gaussian noise of each output's own unless kernels are shared."""
+    if isinstance(likelihood, str) and likelihood == "gaussian":
+        return make_likelihood(likelihood, num_outputs, per_output=not share_kernel)
+    return make_likelihood(likelihood, num_outputs)
 
 
 class IndGP(TrainedEstimator):
@@ -129,6 +169,7 @@ class IndGP(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: ExactBatch | SparseIndependentModel
+    _config_class = IndGPConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -159,6 +200,12 @@ class IndGP(TrainedEstimator):
             raise SettingError(f"likelihood={self.likelihood!r} has no noise variance: only Gaussian ones have.")
         own = likelihood.deviation.exp() if isinstance(likelihood, PooledGaussian) else 1.0
         return self._numbers(likelihood.noise * own)
+
+    def _lengthscales(self) -> FloatArray | None:
+        model = self.model_
+        if isinstance(model, ExactBatch):
+            return batch_lengthscales(model.kernels, 1.0, self.scaling_.x_scale)
+        return batch_lengthscales(model.processes.kernels, model.processes.units, self.scaling_.x_scale)
 
     def _scales(self) -> tuple[Tensor, Tensor]:
         self._check_fitted()
@@ -195,26 +242,25 @@ class IndGP(TrainedEstimator):
             super()._fit_table(table)
             return
         resolve_dtype(self.dtype)
-        seed, device = resolve_seed(self.random_state), resolve_device(self.device)
+        seed, device = self._journal.seed(resolve_seed(self.random_state)), resolve_device(self.device)
+        clock = Clock()
         rng = np.random.default_rng(seed)
         survey = self._survey(table, rng)
         scaling = self._scaling(survey)
-        columns = stack_columns(table, scaling)
-        model = self._exact_model(columns).to(device)
-        if self.preset == "paper":
+        model = self._exact_model(stack_columns(table, scaling)).to(device)
+        if not self._preset.from_data:
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         hold_noise(model.likelihood, self.likelihood, scaling)
-        if self.preset == "paper":
-            climb = climb_evidence(model, *self._adam())
-        else:
+        if self._preset.from_data:
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
-            climb = maximise_evidence(model, found.lengthscale, found.signal, found.noise, pool=True)
+            clock.begun()
+            start = found.lengthscale, found.signal, found.noise
+            climb = maximise_evidence(model, *start, pool=True, journal=self._journal)
+        else:
+            rate = given(self.learning_rate, self._preset.learning_rate)
+            climb = climb_evidence(model, given(self.epochs, self._preset.epochs), rate, self._journal)
+        clock.tell(climb.history, self.__dict__.pop("_last_survey", None))
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, climb.history, seed
-
-    def _adam(self) -> tuple[int, float]:
-        epochs: Any = self._paper_epochs if self.epochs == "auto" else self.epochs
-        rate: Any = self._paper_learning_rate if self.learning_rate == "auto" else self.learning_rate
-        return epochs, rate
 
     def _can_be_exact(self) -> bool:
         """Whether noise is Gaussian, and one for each kernel or not learned."""
@@ -234,12 +280,14 @@ class IndGP(TrainedEstimator):
 
     def _survey(self, table: Table, rng: np.random.Generator) -> Survey:
         standardize = one_scale(self.standardize, self.likelihood) if self.share_kernel else self.standardize
-        return Survey(table, self._make_likelihood(table.num_outputs), rng, standardize)
+        return self._look_at(
+            table, _own_likelihood(self.likelihood, table.num_outputs, self.share_kernel), rng, standardize
+        )
 
     def _scaling(self, survey: Survey) -> Scaling:
-        if self.preset == "paper":
-            return published_scaling(survey.standardize, survey.table, survey.likelihood.is_affine)
-        return survey.own_scaling
+        if self._preset.from_data:
+            return survey.own_scaling
+        return published_scaling(survey.standardize, survey.table, survey.likelihood.is_affine)
 
     def _begin(
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
@@ -250,20 +298,16 @@ class IndGP(TrainedEstimator):
         if not survey.likelihood.is_affine:
             check_support(survey.likelihood, table)
         check_scaled(self.standardize, survey.likelihood)
-        scaling, found = self._scaling(survey), None
-        if self.preset != "paper":
+        scaling, found, m = self._scaling(survey), None, given(self.num_inducing, None)
+        if self._preset.from_data:
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
-        m: Any = self.num_inducing
-        if m == "auto" and found is not None:
-            m = choose_num_points(table, scaling, found, table.num_outputs)
-        elif m == "auto":
-            m = min(_PAPER_NUM_INDUCING, table.num_inputs)
+            m = m or choose_num_points(table, scaling, found, table.num_outputs)
+        m = m or min(_PAPER_NUM_INDUCING, table.num_inputs)
         model = self._build(
             {
                 "num_features": table.num_features,
                 "num_outputs": table.num_outputs,
                 "num_inducing": int(m),
-                "num_cells": None,
             }
         )
         assert isinstance(model, SparseIndependentModel)
@@ -277,41 +321,9 @@ class IndGP(TrainedEstimator):
             model.bias.data.copy_(level.unsqueeze(-1))
         return model, scaling
 
-    def _make_likelihood(self, num_outputs: int) -> Any:
-        if self.likelihood == "gaussian":
-            return make_likelihood("gaussian", num_outputs, per_output=not self.share_kernel)
-        return make_likelihood(self.likelihood, num_outputs)
-
     def _exact_model(self, columns: Columns) -> ExactBatch:
-        p, d = len(columns.y), columns.x.shape[1]
-        kernels = KernelBatch(self.kernel, d, 1 if self.share_kernel else p, log_parameters=self.preset != "paper")
-        return ExactBatch(kernels, self._make_likelihood(p), columns)
-
-    def _restore(self, sizes: dict[str, Any]) -> ExactBatch | SparseIndependentModel:
-        d, p, m, fast = sizes["num_features"], sizes["num_outputs"], sizes["num_inducing"], self.preset != "paper"
-        if m is None:
-            n, inputs = sizes["num_cells"], sizes["num_inputs"]
-            empty = torch.zeros(p, n, dtype=torch.int64)
-            columns = Columns(
-                torch.zeros(inputs, d, dtype=torch.float64), empty, empty.bool(), empty.double(), torch.arange(p)
-            )
-            return self._exact_model(columns)
-        size = 1 if self.share_kernel else p
-        kernels = KernelBatch(self.kernel, d, size, log_parameters=fast)
-        posterior = NaturalPosterior(p, m) if fast else CholeskyPosterior(p, m)
-        jitter = 1e-6 if fast else 1e-8
-        processes = InducingGP(kernels, torch.zeros(size, m, d), posterior, jitter, sparse=fast)
-        likelihood = self._make_likelihood(p)
-        likelihood.sparse_rows = fast
-        bias = None if likelihood.is_affine else torch.zeros(p, 1)
-        return SparseIndependentModel(processes, likelihood, bias)
-
-    def _sizes(self) -> dict[str, Any]:
-        sizes: dict[str, Any] = {"num_features": self.n_features_in_, "num_outputs": self.n_outputs_}
-        if isinstance(self.model_, ExactBatch):
-            return sizes | {
-                "num_inducing": None,
-                "num_cells": self.model_.y.shape[1],
-                "num_inputs": self.model_.x.shape[0],
-            }
-        return sizes | {"num_inducing": self.model_.processes.num_inducing, "num_cells": None}
+        (p, n), (inputs, d) = columns.y.shape, columns.x.shape
+        sizes = {"num_features": d, "num_outputs": p, "num_inducing": None, "num_cells": n, "num_inputs": inputs}
+        model: ExactBatch = self._restore(sizes)
+        model.tell(columns)
+        return model

@@ -43,15 +43,15 @@ class NeighborGroups:
         device: torch.device,
         rng: np.random.Generator,
     ):
-        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors)
-        self._model, self._rng = model, rng
+        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng)
+        self._model, self.device = model, device
         self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
         self._row, self._output, y = table.cells(self.plan.places)
         self._y = scaling.scale_y(y, self._output)
 
     def arrange(self) -> None:
         """Group the cells anew."""
-        self.plan.arrange(self._coordinates(), self._rng)
+        self.plan.arrange(self._coordinates())
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""

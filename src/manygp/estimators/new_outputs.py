@@ -179,7 +179,7 @@ class LatentVariableEstimator(TrainedEstimator):
         return new
 
     def _linear_share(self) -> float:
-        return 0.0 if self.preset == "paper" else _LINEAR_SHARE
+        return _LINEAR_SHARE if self._preset.from_data else 0.0
 
     def _tensor(self, values: FloatArray) -> Tensor:
         return torch.as_tensor(np.array(values, dtype=np.float64), device=self.model_.units.device)

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import gpytorch
 import numpy as np
@@ -12,11 +13,12 @@ from torch import nn
 from manygp.data import Cells, Grid, GridPlan, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
+from manygp.estimators.config import Config
 from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
 from manygp.estimators.standardize import published_scaling
-from manygp.estimators.trained import TrainedEstimator
-from manygp.initialise import Survey
+from manygp.estimators.summary import batch_lengthscales
+from manygp.estimators.trained import TrainedEstimator, given
 from manygp.initialise.oilmm import initialise
 from manygp.initialise.processes import choose_num_points
 from manygp.likelihoods import Gaussian, make_likelihood
@@ -45,6 +47,45 @@ _MAX_GRID_CELLS = 20_000_000
 _CHUNK_NUMBERS = 4_000_000
 _PAPER = {"num_latents": 3, "num_inducing": 200}
 _PAPER_NOISE_STD = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OILMMConfig(Config):
+    """An OILMM with nothing left open.
+
+    Settings of `OILMM` have their names; `num_inducing` is None for exact processes, and a trained model knows so many
+    inputs and patterns of observed outputs.
+    """
+
+    num_latents: int
+    num_inducing: int | None
+    kernel: Any
+    likelihood: Any
+    projection: str
+    regularization: float
+    num_inputs: int = 0
+    num_patterns: int = 0
+
+    def build(self, generator: torch.Generator | None = None) -> OrthogonalMixingModel:
+        fast, q, m, d, p = self.natural, self.num_latents, self.num_inducing, self.num_features, self.num_outputs
+        kernels = KernelBatch(self.kernel, d, q, log_parameters=fast)
+        processes: InducingGP | ExactProcesses
+        if m is None:
+            processes = ExactProcesses(kernels, d)
+        else:
+            posterior = NaturalPosterior(q, m) if fast else CholeskyPosterior(q, m)
+            processes = InducingGP(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        likelihood = make_likelihood(self.likelihood, p)
+        assert isinstance(likelihood, Gaussian)
+        return OrthogonalMixingModel(
+            Basis(p, q, log_parameters=fast),
+            processes,
+            likelihood,
+            self.projection,
+            float(self.regularization),
+            self.num_inputs,
+            self.num_patterns,
+        )
 
 
 class OILMM(TrainedEstimator):
@@ -148,6 +189,7 @@ class OILMM(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: OrthogonalMixingModel
+    _config_class = OILMMConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -164,6 +206,10 @@ class OILMM(TrainedEstimator):
         return self.model_.basis.H.detach().cpu().numpy()
 
     # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _lengthscales(self) -> FloatArray | None:
+        processes = self.model_.processes
+        return batch_lengthscales(processes.kernels, processes.units, self.scaling_.x_scale)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -185,7 +231,7 @@ class OILMM(TrainedEstimator):
         check_choice("learn_basis", self.learn_basis, (True, False, "auto"))
         check_positive("regularization", self.regularization)
         check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
-        if self.preset == "paper" and self.num_inducing is None:
+        if not self._preset.natural and self.num_inducing is None:
             raise SettingError("num_inducing=None goes with preset='fast' only: the published processes are sparse.")
 
     def _fit_table(self, table: Table) -> None:
@@ -195,14 +241,13 @@ class OILMM(TrainedEstimator):
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[OrthogonalMixingModel, Scaling]:
         check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
-        return self._begin_at_prior(table, generator) if self.preset == "paper" else self._begin_at_data(table, rng)
+        return self._begin_at_data(table, rng) if self._preset.from_data else self._begin_at_prior(table, generator)
 
     def _begin_at_prior(self, table: Table, generator: torch.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, is_affine=True)
-        m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
-        L: Any = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
-        L = min(L, table.num_outputs)
+        m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
+        L = min(given(self.num_latents, _PAPER["num_latents"]), table.num_outputs)
         model = self._build(self._describe(table, L, m, self._projection(table, L)))
         assert isinstance(model.processes, InducingGP)
         nn.init.normal_(model.processes.Z, generator=generator)
@@ -217,12 +262,12 @@ class OILMM(TrainedEstimator):
 
     def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
+        wanted = given(self.num_latents, None)
         likelihood, standardize = make_likelihood(self.likelihood, table.num_outputs), self.standardize
         standardize = one_scale(standardize, self.likelihood)
-        survey = Survey(table, likelihood, rng, standardize, None if given is None else max(given - 1, 1))
+        survey = self._look_at(table, likelihood, rng, standardize, None if wanted is None else max(int(wanted) - 1, 1))
         # The mean over outputs is a process of its own, and no more columns than outputs can be orthogonal.
-        L, scaling = min(given or 1 + survey.rank, table.num_outputs), survey.scaling
+        L, scaling = min(wanted or 1 + survey.rank, table.num_outputs), survey.scaling
         factors = survey.factors(max(1, min(L - 1, table.num_inputs)))
         found = with_fixed_noise(survey.functions(factors), self.likelihood, scaling)
         m: Any = self.num_inducing
@@ -247,19 +292,17 @@ class OILMM(TrainedEstimator):
     def _describe(table: Table, num_latents: Any, num_inducing: Any, projection: str) -> dict[str, Any]:
         return {
             "projection": projection,
-            "num_patterns": 0,
             "num_features": table.num_features,
             "num_outputs": table.num_outputs,
             "num_latents": int(num_latents),
             "num_inducing": None if num_inducing is None else int(num_inducing),
-            "num_inputs": 0,
         }
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         assert isinstance(table, Grid)
-        if self.preset == "paper" or not self._is_direct(model, table):
+        if not self._preset.natural or not self._is_direct(model, table):
             history = super()._train(model, table, scaling, dtype, device, seed)
         else:
             history = self._climb(model, table, scaling, device)
@@ -283,10 +326,10 @@ class OILMM(TrainedEstimator):
         else:
             fixed = Rows.join(_all_rows(model, table, scaling, device))
             rows = lambda: fixed  # noqa: E731
-        steps: Any = _MAX_STEPS if self.epochs == "auto" else self.epochs
+        steps = given(self.epochs, _MAX_STEPS)
         if not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= steps:
             model.likelihood.requires_grad_(False)
-        history = climb_likelihood(model, rows, table.num_observed, steps)
+        history = climb_likelihood(model, rows, table.num_observed, steps, self._journal)
         if history.stop_reason == "epochs" and self.epochs == "auto":
             history.stop_reason = "budget"
         return history
@@ -294,7 +337,7 @@ class OILMM(TrainedEstimator):
     def _projection(self, table: Table, num_latents: int) -> str:
         if self.projection != "auto":
             return self.projection
-        if self.preset == "paper":
+        if not self._preset.from_data:
             return "pseudo-inverse"
         assert isinstance(table, Grid)
         # Processes that are matched one by one would all claim the cells of a row that has fewer cells than processes.
@@ -304,28 +347,6 @@ class OILMM(TrainedEstimator):
         can_couple = self.num_inducing is not None and self.regularization == 1.0
         return COUPLED if is_short and is_light and can_couple else "matched"
 
-    def _restore(self, sizes: dict[str, Any]) -> OrthogonalMixingModel:
-        fast, q, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
-        d, p = sizes["num_features"], sizes["num_outputs"]
-        kernels = KernelBatch(self.kernel, d, q, log_parameters=fast)
-        processes: InducingGP | ExactProcesses
-        if m is None:
-            processes = ExactProcesses(kernels, d)
-        else:
-            posterior = NaturalPosterior(q, m) if fast else CholeskyPosterior(q, m)
-            processes = InducingGP(kernels, torch.zeros(q, m, d), posterior, jitter=1e-6 if fast else 1e-8)
-        likelihood = make_likelihood(self.likelihood, p)
-        assert isinstance(likelihood, Gaussian)
-        return OrthogonalMixingModel(
-            Basis(p, q, log_parameters=fast),
-            processes,
-            likelihood,
-            sizes["projection"],
-            float(self.regularization),
-            sizes["num_inputs"],
-            sizes["num_patterns"],
-        )
-
     def _work(self, model: OrthogonalMixingModel, cells: float) -> float:
         """Multiplications of a step: the projection of rows, of which half may be gaps, and the sparse processes."""
         p, q = model.basis.weight.shape
@@ -333,16 +354,9 @@ class OILMM(TrainedEstimator):
         rows = min(cells, 2.0 * cells / p)
         return 6.0 * rows * q * (m * m + q * q + p * q) + 10.0 * q * float(m) ** 3
 
-    def _sizes(self) -> dict[str, Any]:
-        return {
-            "projection": self.model_.projection,
-            "num_patterns": len(self.model_.pattern_gram),
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
-            "num_latents": len(self.model_.basis.raw_scale),
-            "num_inducing": None if self.is_exact_ else self.model_.processes.num_inducing,
-            "num_inputs": len(self.model_.x),
-        }
+    def _resolved(self) -> OILMMConfig:
+        config = cast("OILMMConfig", self.model_.config)
+        return replace(config, num_inputs=len(self.model_.x), num_patterns=len(self.model_.pattern_gram))
 
 
 def _as_grid(table: Table) -> Grid:

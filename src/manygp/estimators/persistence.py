@@ -22,7 +22,7 @@ from manygp.estimators.folders import FORMAT, check_target, model_path, read_fol
 from manygp.estimators.schema import check_manifest, check_scaling, check_state
 from manygp.estimators.settings import resolve_device, resolve_dtype, resolve_seed
 from manygp.memory import Allotment, TooLarge
-from manygp.training import EpochRecord, History
+from manygp.training import History
 from manygp.training.interrupts import held_back
 
 __all__ = ["check_target", "load_estimator", "save"]
@@ -135,30 +135,24 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "output_names": [encode_name(name) for name in estimator.output_names_],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])] or None,
         "axes": asdict(estimator._axes_),
-        "history": {
-            "stop_reason": estimator.history_.stop_reason,
-            "records": [asdict(record) for record in estimator.history_.records],
-        },
+        "history": asdict(estimator.history_),
     }
     return manifest, tensors
 
 
 def _attach(estimator: Estimator, model: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    sizes, scaling, history = manifest["sizes"], _with_prefix(tensors, "scaling."), manifest["history"]
+    sizes, scaling = manifest["sizes"], _with_prefix(tensors, "scaling.")
     estimator.n_features_in_, estimator.n_outputs_ = sizes["num_features"], sizes["num_outputs"]
     check_scaling(scaling, estimator.n_features_in_, estimator.n_outputs_)
     estimator.model_ = model
     estimator.scaling_ = Scaling.from_arrays({key: value.numpy() for key, value in scaling.items()})
-    estimator.history_ = History([EpochRecord(**record) for record in history["records"]], history["stop_reason"])
+    estimator.history_ = History.from_plain(manifest["history"])
     estimator._settings_ = estimator.get_params(deep=False)
     estimator._seed, estimator._flat_ = manifest["seed"], manifest["flat"]
     names = [decode_name(name) for name in manifest["output_names"]]
     estimator.output_names_ = checked_names(names, estimator.n_outputs_)
     estimator._axes_ = Axes.from_plain(manifest.get("axes"))
-    data = _with_prefix(tensors, "data.")
-    if manifest["format"] == 1 and "exposure" in tensors:
-        data["exposure"] = tensors["exposure"]
-    estimator._keep_data({key: value.numpy() for key, value in data.items()})
+    estimator._keep_data({key: value.numpy() for key, value in _with_prefix(tensors, "data.").items()})
     if manifest["feature_names"] is not None:
         estimator.feature_names_in_ = np.asarray(manifest["feature_names"], dtype=object)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from manygp.data.axes import Axes
-from manygp.training import EpochRecord
+from manygp.training import Correction, EpochRecord, History
 
 __all__ = ["check_manifest", "check_scaling", "check_state"]
 
@@ -123,8 +123,23 @@ def _is_attributes(text: str) -> bool:
 
 
 def _check_history(history: Any) -> None:
-    _expect(isinstance(history, dict) and set(history) == {"stop_reason", "records"}, "history is no history")
+    known = {field.name for field in fields(History)}
+    _expect(isinstance(history, dict) and set(history) == known, "history is no history")
     _check_text("stop_reason", history["stop_reason"])
+    for part in ("stages", "survey"):
+        _expect(isinstance(history[part], dict), f"{part} are no object")
+    for name, value in history["stages"].items():
+        _check_text("a stage", name)
+        _expect(isinstance(value, int | float), "a stage has no number of seconds")
+    for line in (*history["survey"], *history["survey"].values()):
+        _check_text("a fact of the survey", line)
+    names = {field.name for field in fields(Correction)}
+    _expect(isinstance(history["corrections"], list), "corrections are no list")
+    for correction in history["corrections"]:
+        _expect(isinstance(correction, dict) and set(correction) == names, "a correction is none")
+        for name in ("name", "reason", "effect"):
+            _check_text(name, correction[name])
+        _expect(isinstance(correction["seconds"], int | float), "a correction has no number of seconds")
     _expect(isinstance(history["records"], list), "records are no list")
     names = {field.name for field in fields(EpochRecord)}
     for record in history["records"]:

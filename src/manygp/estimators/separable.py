@@ -1,6 +1,7 @@
 """What estimators with sums of separable kernels share."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -10,15 +11,16 @@ from torch import nn
 
 from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
+from manygp.estimators.config import Config
 from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_positive, check_size
 from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.initialise import Survey
+from manygp.estimators.trained import given
 from manygp.initialise.gslvmogp import choose_inducing_sizes, initialise, initialise_at_prior
 from manygp.initialise.priors import PriorMeans, prior_means
 from manygp.initialise.pseudo_values import check_support
-from manygp.kernels import make_kernel
+from manygp.kernels import is_fused, make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models.gslvmogp import SeparableLatentModel
 from manygp.terms import Level
@@ -30,6 +32,52 @@ __all__ = ["SeparableEstimator"]
 logger = logging.getLogger("manygp")
 
 _PAPER = {"latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparableConfig(Config):
+    """A GS-LVMOGP or LV-MOGP with nothing left open; settings of `GSLVMOGP` have their names."""
+
+    num_components: int
+    latent_dim: int
+    num_inducing_latents: int
+    num_inducing_inputs: int
+    kernel: Any
+    latent_kernel: Any
+    likelihood: Any
+    latent_posterior: str
+    latent_prior_variance: float
+    prior_mean: bool
+
+    def build(self, generator: torch.Generator | None = None) -> SeparableLatentModel:
+        fast, Q, h, d, p = self.natural, self.num_components, self.latent_dim, self.num_features, self.num_outputs
+        j, k = self.num_inducing_latents, self.num_inducing_inputs
+        # Of an RBF kernel what outputs share has a scale of its own.
+        has_scale = fast and self.latent_kernel == "rbf"
+        latents = Latents(
+            p * Q,
+            h,
+            self.latent_posterior,
+            torch.zeros(p * Q, h) if self.prior_mean else None,
+            self.latent_prior_variance,
+            sparse=fast,
+            relative=fast,
+            shared_draws=not fast,
+        )
+        curvature = FactoredCurvature(j, k) if Q == 1 else DenseCurvature(j, k)
+        likelihood = make_likelihood(self.likelihood, p)
+        return SeparableLatentModel(
+            [make_kernel(self.kernel, d, log_parameters=fast) for _ in range(Q)],
+            [make_kernel(self.latent_kernel, h, fast, num_latents=h if has_scale else 0) for _ in range(Q)],
+            torch.zeros(k, d),
+            torch.zeros(Q, j, h),
+            NaturalKronecker(j, k, curvature) if fast else CholeskyKronecker(j, k),
+            latents,
+            likelihood,
+            torch.ones(d),
+            terms=[Level(p, sparse=True)] if fast and not likelihood.is_affine else [],
+            sparse=fast,
+        )
 
 
 class SeparableEstimator(LatentVariableEstimator):
@@ -45,6 +93,7 @@ class SeparableEstimator(LatentVariableEstimator):
     latent_prior_variance: float
 
     model_: SeparableLatentModel
+    _config_class = SeparableConfig
     _knows_exposure = True
 
     @property
@@ -68,6 +117,13 @@ class SeparableEstimator(LatentVariableEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
+    def _lengthscales(self) -> FloatArray | None:
+        kernels: list[Any] = list(self.model_.input_kernels)
+        if not all(is_fused(kernel) for kernel in kernels):
+            return None
+        each = torch.cat([kernel.base_kernel.lengthscale for kernel in kernels]) * self.model_.units
+        return each.detach().cpu().numpy() * self.scaling_.x_scale
+
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_components", self._num_components)
@@ -88,9 +144,9 @@ class SeparableEstimator(LatentVariableEstimator):
         check_scaled(self.standardize, likelihood)
         if table.exposure is not None:
             self._check_exposure(likelihood)
-        if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood, rng, generator)
-        return self._begin_at_data(table, likelihood, rng)
+        if self._preset.from_data:
+            return self._begin_at_data(table, likelihood, rng)
+        return self._begin_at_prior(table, likelihood, rng, generator)
 
     def _begin_at_prior(
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
@@ -98,13 +154,13 @@ class SeparableEstimator(LatentVariableEstimator):
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         is_pca = isinstance(self.latent_prior_mean, str)
-        published = _given(self.latent_dim, _PAPER["latent_dim"]) if is_pca else self.latent_dim
+        published = given(self.latent_dim, _PAPER["latent_dim"]) if is_pca else self.latent_dim
         prior = prior_means(self.latent_prior_mean, table, published, likelihood, rng)
         model = self._untrained(
             table,
-            _given(self.latent_dim, _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]),
-            _given(self.num_inducing_latents, _PAPER["num_inducing_latents"]),
-            _given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
+            given(self.latent_dim, _PAPER["latent_dim"] if prior is None else prior.mean.shape[1]),
+            given(self.num_inducing_latents, _PAPER["num_inducing_latents"]),
+            given(self.num_inducing_inputs, _PAPER["num_inducing_inputs"]),
             prior,
         )
         initialise_at_prior(model, generator)
@@ -115,18 +171,18 @@ class SeparableEstimator(LatentVariableEstimator):
     ) -> tuple[SeparableLatentModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
         prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
-        given: Any = self.latent_dim if prior is None else prior.mean.shape[1]
+        h: Any = self.latent_dim if prior is None else prior.mean.shape[1]
         Q: int = self._num_components
         # An output that is known by its place alone has no centre and scale of its own.
         standardize = "global" if self.standardize is True and self._knows_places(table) else self.standardize
-        survey = Survey(table, likelihood, rng, standardize, None if isinstance(given, str) else Q * int(given))
+        survey = self._look_at(table, likelihood, rng, standardize, None if isinstance(h, str) else Q * int(h))
         # No more factors than the data support, nor than the components have room for.
-        latent_dim = _given(given, -(-survey.rank // Q))
+        latent_dim = given(h, -(-survey.rank // Q))
         rank = latent_dim if Q == 1 else min(survey.rank, Q * latent_dim)
         factors = survey.factors(rank) if prior is None else None
         found = with_fixed_noise(survey.functions(factors), self.likelihood, survey.scaling)
         latents, inputs = choose_inducing_sizes(table, survey.scaling, latent_dim, Q, found)
-        latents, inputs = _given(self.num_inducing_latents, latents), _given(self.num_inducing_inputs, inputs)
+        latents, inputs = given(self.num_inducing_latents, latents), given(self.num_inducing_inputs, inputs)
         model = self._untrained(table, latent_dim, latents, inputs, prior)
         logger.info(
             "latent_dim=%d, num_inducing_latents=%d, num_inducing_inputs=%d, standardisation of outputs: %s",
@@ -159,48 +215,3 @@ class SeparableEstimator(LatentVariableEstimator):
             return 6.0 * cells * (j**2 + k**2 + j * k) + 20.0 * (j**3 + k**3)
         # Three products and a half with the batch, and half a dozen among inducing variables.
         return 3.5 * cells * (j * k) ** 2 + 6.0 * (j * k) ** 3
-
-    def _restore(self, sizes: dict[str, Any]) -> SeparableLatentModel:
-        paper, Q, h, d = self.preset == "paper", sizes["num_components"], sizes["latent_dim"], sizes["num_features"]
-        j, k = sizes["num_inducing_latents"], sizes["num_inducing_inputs"]
-        latents = Latents(
-            sizes["num_outputs"] * Q,
-            h,
-            self.latent_posterior,
-            torch.zeros(sizes["num_outputs"] * Q, h) if sizes["prior_mean"] else None,
-            self.latent_prior_variance,
-            sparse=not paper,
-            relative=not paper,
-            shared_draws=paper,
-        )
-        curvature = FactoredCurvature(j, k) if Q == 1 else DenseCurvature(j, k)
-        likelihood = make_likelihood(self.likelihood, sizes["num_outputs"])
-        return SeparableLatentModel(
-            [make_kernel(self.kernel, d, log_parameters=not paper) for _ in range(Q)],
-            [make_kernel(self.latent_kernel, h, log_parameters=not paper) for _ in range(Q)],
-            torch.zeros(k, d),
-            torch.zeros(Q, j, h),
-            CholeskyKronecker(j, k) if paper else NaturalKronecker(j, k, curvature),
-            latents,
-            likelihood,
-            torch.ones(d),
-            terms=[] if paper or likelihood.is_affine else [Level(sizes["num_outputs"], sparse=True)],
-            sparse=not paper,
-        )
-
-    def _sizes(self) -> dict[str, Any]:
-        Q, j, h = self.model_.Z_H.shape
-        k, d = self.model_.Z_X.shape
-        return {
-            "num_features": d,
-            "num_outputs": self.model_.num_outputs,
-            "num_components": Q,
-            "latent_dim": h,
-            "num_inducing_latents": j,
-            "num_inducing_inputs": k,
-            "prior_mean": self.model_.latents.prior_mean is not None,
-        }
-
-
-def _given(setting: Any, otherwise: int) -> int:
-    return otherwise if isinstance(setting, str) else int(setting)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -12,10 +13,10 @@ from torch import nn
 from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
+from manygp.estimators.config import Config
 from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator
-from manygp.initialise import Survey
+from manygp.estimators.trained import TrainedEstimator, given
 from manygp.initialise.pseudo_values import check_support
 from manygp.initialise.sgprn import initialise, initialise_at_prior
 from manygp.kernels import make_kernel
@@ -29,6 +30,34 @@ logger = logging.getLogger("manygp")
 _PAPER_NUM_LATENTS, _PAPER_NOISE_STD = 3, 0.1
 # Numbers of the posterior that are worth a try: about 12 gigabytes with their copies in training.
 _MAX_NUMBERS = 500_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGPRNConfig(Config):
+    """An SGPRN with nothing left open; settings of `SGPRN` have their names."""
+
+    num_inputs: int
+    num_latents: int
+    output_shape: tuple[int, ...]
+    kernel: Any
+    weight_kernel: Any
+    likelihood: Any
+
+    def build(self, generator: torch.Generator | None = None) -> RegressionNetwork:
+        fast, d, p = self.natural, self.num_features, self.num_outputs
+        likelihood = make_likelihood(self.likelihood, p)
+        likelihood.sparse_rows = fast
+        return RegressionNetwork(
+            torch.zeros(self.num_inputs, d),
+            make_kernel(self.kernel, d, log_parameters=fast),
+            make_kernel(self.weight_kernel, d, log_parameters=fast),
+            likelihood,
+            p,
+            self.num_latents,
+            self.output_shape,
+            natural=fast,
+            bias=torch.zeros(p, 1) if fast else None,
+        )
 
 
 class SGPRN(TrainedEstimator):
@@ -119,6 +148,7 @@ class SGPRN(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: RegressionNetwork
+    _config_class = SGPRNConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -157,17 +187,16 @@ class SGPRN(TrainedEstimator):
         if not likelihood.is_affine:
             check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
-        if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood, generator)
-        return self._begin_at_data(table, likelihood, rng)
+        if self._preset.from_data:
+            return self._begin_at_data(table, likelihood, rng)
+        return self._begin_at_prior(table, likelihood, generator)
 
     def _begin_at_prior(
         self, table: Grid, likelihood: Likelihood, generator: torch.Generator
     ) -> tuple[RegressionNetwork, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
-        L: Any = _PAPER_NUM_LATENTS if self.num_latents == "auto" else self.num_latents
-        model = self._make(table, scaling, L)
+        model = self._make(table, scaling, given(self.num_latents, _PAPER_NUM_LATENTS))
         initialise_at_prior(model, _PAPER_NOISE_STD, generator)
         return model, scaling
 
@@ -175,11 +204,13 @@ class SGPRN(TrainedEstimator):
         self, table: Grid, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[RegressionNetwork, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
+        wanted = given(self.num_latents, None)
         # The mean over outputs is a process of its own.
-        survey = Survey(table, likelihood, rng, self.standardize, None if given is None else max(given - 1, 1))
+        survey = self._look_at(
+            table, likelihood, rng, self.standardize, None if wanted is None else max(int(wanted) - 1, 1)
+        )
         factors = survey.factors()
-        L = given or (1 if factors is None else 1 + survey.rank)
+        L = wanted or (1 if factors is None else 1 + survey.rank)
         model = self._make(table, survey.scaling, L)
         logger.info("num_latents=%d, output_shape=%s", L, model.weights.shape[2:])
         initialise(model, survey, survey.functions(factors), factors)
@@ -224,28 +255,3 @@ class SGPRN(TrainedEstimator):
         n, L = model.latents.shape
         # Conjugate gradients on the weights: two products with the inputs and one with the processes each.
         return 20.0 * cells * L * (2 * n + L) + 6.0 * n**3
-
-    def _restore(self, sizes: dict[str, Any]) -> RegressionNetwork:
-        fast, d, p = self.preset != "paper", sizes["num_features"], sizes["num_outputs"]
-        likelihood = make_likelihood(self.likelihood, p)
-        likelihood.sparse_rows = fast
-        return RegressionNetwork(
-            torch.zeros(sizes["num_inputs"], d),
-            make_kernel(self.kernel, d, log_parameters=fast),
-            make_kernel(self.weight_kernel, d, log_parameters=fast),
-            likelihood,
-            p,
-            sizes["num_latents"],
-            sizes["output_shape"],
-            natural=fast,
-            bias=torch.zeros(p, 1) if fast else None,
-        )
-
-    def _sizes(self) -> dict[str, Any]:
-        return {
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
-            "num_inputs": len(self.model_.inputs),
-            "num_latents": self.model_.latents.shape[1],
-            "output_shape": list(self.output_shape_),
-        }

@@ -1,6 +1,7 @@
 """The SV-LMC estimator."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -10,11 +11,12 @@ from torch import nn
 
 from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
+from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
 from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator
-from manygp.initialise import Survey
+from manygp.estimators.summary import batch_lengthscales
+from manygp.estimators.trained import TrainedEstimator, given
 from manygp.initialise.processes import choose_num_points
 from manygp.initialise.pseudo_values import check_support
 from manygp.initialise.svlmc import initialise
@@ -28,6 +30,29 @@ logger = logging.getLogger("manygp")
 
 _PAPER = {"num_latents": 3, "num_inducing": 200}
 _PAPER_NOISE_STD = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVLMCConfig(Config):
+    """An SV-LMC with nothing left open; settings of `SVLMC` have their names."""
+
+    num_latents: int
+    num_inducing: int
+    kernel: Any
+    likelihood: Any
+    mixing_posterior: str
+
+    def build(self, generator: torch.Generator | None = None) -> LinearMixingModel:
+        fast, L, m, d, p = self.natural, self.num_latents, self.num_inducing, self.num_features, self.num_outputs
+        posterior = NaturalPosterior(L, m) if fast else CholeskyPosterior(L, m)
+        kernels = KernelBatch(self.kernel, d, L, log_parameters=fast)
+        # The published noise may fall far below the jitter that natural steps can do with.
+        processes = InducingGP(kernels, torch.zeros(L, m, d), posterior, jitter=1e-6 if fast else 1e-8)
+        likelihood = make_likelihood(self.likelihood, p)
+        likelihood.sparse_rows = fast
+        bias = torch.zeros(p, 1) if fast else None
+        mixing = Mixing(p, L, self.mixing_posterior, has_prior=fast, sparse=fast)
+        return LinearMixingModel(processes, likelihood, mixing, bias)
 
 
 class SVLMC(TrainedEstimator):
@@ -115,6 +140,7 @@ class SVLMC(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: LinearMixingModel
+    _config_class = SVLMCConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -134,6 +160,10 @@ class SVLMC(TrainedEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
+    def _lengthscales(self) -> FloatArray | None:
+        processes = self.model_.processes
+        return batch_lengthscales(processes.kernels, processes.units, self.scaling_.x_scale)
+
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
@@ -151,18 +181,17 @@ class SVLMC(TrainedEstimator):
         if not likelihood.is_affine:
             check_support(likelihood, table)
         check_scaled(self.standardize, likelihood)
-        if self.preset == "paper":
-            return self._begin_at_prior(table, likelihood, generator)
-        return self._begin_at_data(table, likelihood, rng)
+        if self._preset.from_data:
+            return self._begin_at_data(table, likelihood, rng)
+        return self._begin_at_prior(table, likelihood, generator)
 
     def _begin_at_prior(
         self, table: Table, likelihood: Likelihood, generator: torch.Generator
     ) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling after the published procedure."""
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
-        m = min(_PAPER["num_inducing"], table.num_inputs) if self.num_inducing == "auto" else self.num_inducing
-        L = _PAPER["num_latents"] if self.num_latents == "auto" else self.num_latents
-        model = self._untrained(table, L, m)
+        m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
+        model = self._untrained(table, given(self.num_latents, _PAPER["num_latents"]), m)
         nn.init.normal_(model.processes.Z, generator=generator)
         nn.init.normal_(model.mixing.mean, generator=generator)
         if isinstance(model.likelihood, Gaussian):
@@ -173,14 +202,15 @@ class SVLMC(TrainedEstimator):
         self, table: Table, likelihood: Likelihood, rng: np.random.Generator
     ) -> tuple[LinearMixingModel, Scaling]:
         """A model and scaling with all that is not given chosen from the data."""
-        given = None if isinstance(self.num_latents, str) else int(self.num_latents)
-        survey = Survey(table, likelihood, rng, self.standardize, None if given is None else max(given - 1, 1))
+        wanted = given(self.num_latents, None)
+        survey = self._look_at(
+            table, likelihood, rng, self.standardize, None if wanted is None else max(int(wanted) - 1, 1)
+        )
         # The mean over outputs is a process of its own.
-        L = given or (1 if table.num_outputs == 1 else 1 + survey.rank)
+        L = wanted or (1 if table.num_outputs == 1 else 1 + survey.rank)
         factors = survey.factors(max(1, min(L - 1, table.num_inputs, table.num_outputs)))
         found = with_fixed_noise(survey.functions(factors), self.likelihood, survey.scaling)
-        m: Any = self.num_inducing
-        m = choose_num_points(table, survey.scaling, found) if m == "auto" else m
+        m = given(self.num_inducing, None) or choose_num_points(table, survey.scaling, found)
         logger.info("num_latents=%d, num_inducing=%d", L, m)
         model = self._untrained(table, L, m)
         initialise(model, survey, found, factors)
@@ -193,31 +223,6 @@ class SVLMC(TrainedEstimator):
                 "num_outputs": table.num_outputs,
                 "num_latents": int(num_latents),
                 "num_inducing": int(num_inducing),
+                "mixing_posterior": given(self.mixing_posterior, "diagonal" if self._preset.natural else "point"),
             }
         )
-
-    def _mixing_posterior(self) -> str:
-        if self.mixing_posterior == "auto":
-            return "point" if self.preset == "paper" else "diagonal"
-        return self.mixing_posterior
-
-    def _restore(self, sizes: dict[str, Any]) -> LinearMixingModel:
-        fast, L, m = self.preset != "paper", sizes["num_latents"], sizes["num_inducing"]
-        d, p = sizes["num_features"], sizes["num_outputs"]
-        posterior = NaturalPosterior(L, m) if fast else CholeskyPosterior(L, m)
-        kernels = KernelBatch(self.kernel, d, L, log_parameters=fast)
-        # The published noise may fall far below the jitter that natural steps can do with.
-        processes = InducingGP(kernels, torch.zeros(L, m, d), posterior, jitter=1e-6 if fast else 1e-8)
-        likelihood = make_likelihood(self.likelihood, p)
-        likelihood.sparse_rows = fast
-        bias = torch.zeros(p, 1) if fast else None
-        mixing = Mixing(p, L, self._mixing_posterior(), has_prior=fast, sparse=fast)
-        return LinearMixingModel(processes, likelihood, mixing, bias)
-
-    def _sizes(self) -> dict[str, Any]:
-        return {
-            "num_features": self.n_features_in_,
-            "num_outputs": self.n_outputs_,
-            "num_latents": self.model_.processes.kernels.size,
-            "num_inducing": self.model_.processes.num_inducing,
-        }

@@ -2,7 +2,9 @@
 
 import logging
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import gpytorch
 import numpy as np
@@ -11,11 +13,14 @@ from torch import nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
+from manygp.data.splits import block_split, random_split
 from manygp.data.table import FloatArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
+from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
 from manygp.estimators.neighbors import NeighborGroups
+from manygp.estimators.preset import PUBLISHED
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
@@ -25,17 +30,14 @@ from manygp.estimators.settings import (
     check_size,
 )
 from manygp.estimators.standardize import check_scaled
-from manygp.estimators.tlvmogp_model import build_model, chosen_likelihood, sizes_of
+from manygp.estimators.tlvmogp_model import TLVMOGPConfig
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
-from manygp.estimators.trained import undone_by_interrupts
+from manygp.estimators.trained import given, undone_by_interrupts
 from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
+from manygp.kernels import is_fused
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
-from manygp.models.calibration import calibrate_beside_neighbors, calibrate_noise
-from manygp.models.row_effects import find_row_effects
-from manygp.models.site_effects import find_site_effects
-from manygp.terms import RowEffects
 from manygp.training import History, settle
 from manygp.variational import LATENT_POSTERIORS
 
@@ -47,6 +49,11 @@ BOUNDS = ("standard", "tight")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
 _NEIGHBORS, _LEAST_CELLS = 48, 2000
+# What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
+# these shares at most.
+_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
+# Steps of such a model at most, unless these are too few or too many epochs.
+_NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -75,10 +82,11 @@ class TLVMOGP(AdaptiveEstimator):
         Whether functions are linear in the inputs beside the GP, with slopes that are linear in the latent vectors.
         "auto" does so where there are at least four inputs and that explains a fifth of the variance: slopes along many
         inputs would take up most of the inducing points.
-    row_effects
-        Whether to look, after training, for what outputs do together at single inputs of the table and at no other: if
-        cells that were held out show that there is such, the outputs observed at an input tell about the others there.
-        Preset "fast" only.
+    corrections
+        What may be changed once training is over, recorded in `history_.corrections`: a tuple of names, () for nothing.
+        "noise" puts the noise right by cells left out; "row_effects" looks for what outputs do together at single
+        inputs of the table and at no other, so that outputs observed at an input tell about the others there, if cells
+        held out show that there is such. "auto" is both with preset "fast", and nothing with "paper".
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
@@ -158,7 +166,7 @@ class TLVMOGP(AdaptiveEstimator):
         num_blocks: int = 3,
         spectral_bound: float | str | None = "auto",
         trend: bool | str = "auto",
-        row_effects: bool = True,
+        corrections: str | tuple[str, ...] = "auto",
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
@@ -187,7 +195,7 @@ class TLVMOGP(AdaptiveEstimator):
         self.num_blocks = num_blocks
         self.spectral_bound = spectral_bound
         self.trend = trend
-        self.row_effects = row_effects
+        self.corrections = corrections
         self.embedding = embedding
         self.kernel = kernel
         self.likelihood = likelihood
@@ -212,8 +220,9 @@ class TLVMOGP(AdaptiveEstimator):
 
     model_: TransformedLatentModel
     _knows_exposure = True
+    _config_class = TLVMOGPConfig
     # A free noise would explain the published start away.
-    _paper_frozen_share = 0.5
+    _published = replace(PUBLISHED, frozen_share=0.5)
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -228,6 +237,14 @@ class TLVMOGP(AdaptiveEstimator):
         """Inducing points in the embedding space, shape (m, e)."""
         self._check_fitted()
         return self.model_.gp.Z.detach().cpu().numpy()
+
+    def _lengthscales(self) -> FloatArray | None:
+        model, d = self.model_, self.n_features_in_
+        if not is_fused(model.gp.kernel) or model.gp.Z.shape[1] != len(model.units):
+            return None
+        # The embedding stays near the identity, whose first dimensions are the inputs.
+        lengthscale = model.units * model.gp.kernel.base_kernel.lengthscale[0]
+        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale
 
     def lipschitz_interval(self) -> tuple[float, float]:
         """Certified bounds on how much the residual network stretches distances, see `embeddings.Residual`."""
@@ -247,12 +264,12 @@ class TLVMOGP(AdaptiveEstimator):
         if table.exposure is not None:
             self._check_exposure(likelihood)
         check_scaled(self.standardize, likelihood)
-        begin = begin_at_prior if self.preset == "paper" else begin_at_data
+        begin = begin_at_data if self._preset.from_data else begin_at_prior
         return begin(self, table, likelihood, rng, generator)
 
     def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
         """Cells that every cell is conditioned on beside the inducing points."""
-        is_known = isinstance(likelihood, Gaussian) and self.preset != "paper" and table.coordinates is None
+        is_known = isinstance(likelihood, Gaussian) and self._preset.natural and table.coordinates is None
         # The tight bound makes up for what neighbours do not leave open.
         is_known = is_known and self.bound == "standard"
         wanted = self.num_neighbors
@@ -266,44 +283,59 @@ class TLVMOGP(AdaptiveEstimator):
         if model.num_neighbors:
             return self._train_with_neighbors(model, table, scaling, dtype, device, seed)
         history = super()._train(model, table, scaling, dtype, device, seed)
-        if history.stop_reason == "interrupted" or not self._corrects_likelihood(table, len(history)):
-            return history
-        rng, is_gaussian = np.random.default_rng(seed), isinstance(model.likelihood, Gaussian)
-        with undone_by_interrupts(model, history):
-            if is_gaussian:
-                factor = calibrate_noise(model, table, scaling, rng)
-                logger.info("noise variance times %.2f, by cells left out one at a time", factor)
-            if self._looks_for_effects(table):
-                find = find_row_effects if is_gaussian else find_site_effects
-                model.terms.extend(find(model, table, scaling, rng))
-        for effects in model.terms.of(RowEffects):
-            logger.info("%d effects of single inputs on all outputs", effects.loadings.shape[1])
-        return history
+        return self._corrected(model, table, scaling, seed, history)
 
     def _train_with_neighbors(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
-        groups = NeighborGroups(model, table, scaling, model.num_neighbors, device, np.random.default_rng(seed))
+        rng, left_out = np.random.default_rng(seed), list[Table]()
+        everything = NeighborGroups(model, table, scaling, model.num_neighbors, device, rng)
+        groups = everything
+        if NOISE in self._corrections() and self._corrects_likelihood(table, given(self.epochs, math.inf)):
+            # Cells that training does not see tell how sure it may be.
+            outputs = min(1.0, _LEFT_OUT / (_LEFT_STRETCH * table.num_observed))
+            rest, far = block_split(table, outputs, _LEFT_STRETCH, rng)
+            rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
+            groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
         schedule = self._schedule(groups.plan, model)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
+        if left_out and history.stop_reason != "interrupted":
+            self._settle(model, groups, dtype, seed)
+            history = self._corrected(model, table, scaling, seed, history, left_out)
+        self._settle(model, everything, dtype, seed)
+        return history
+
+    def _settle(self, model: Any, groups: NeighborGroups, dtype: torch.dtype, seed: int) -> None:
+        """Let a model know the cells of some groups and no others."""
         groups.arrange()
-        settle(model, groups.plan, dtype=dtype, device=device, seed=seed)
+        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed)
         model.observed = groups.observed()
+
+    def _corrected(
+        self, model: Any, table: Table, scaling: Scaling, seed: int, history: History, left_out: Sequence[Table] = ()
+    ) -> History:
+        """What follows training; with neighbours, by cells that were left out of it."""
         if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
             with undone_by_interrupts(model, history):
-                factor = calibrate_beside_neighbors(model, np.random.default_rng(seed))
-                logger.info("noise variance times %.2f, by cells left out one at a time", factor)
+                history.corrections = correct(model, table, scaling, seed, self._corrections(), left_out)
+        for made in history.corrections:
+            logger.info("%s after training: %s", made.name, made.effect)
         return history
+
+    def _corrections(self) -> tuple[str, ...]:
+        """Names of the corrections that are wanted."""
+        chosen: Any = given(self.corrections, tuple(CORRECTIONS))
+        return chosen if self._preset.from_data else ()
 
     def _corrects_likelihood(self, table: Table, epochs: float) -> bool:
         """Whether the likelihood may change after so many epochs: not if it was frozen in all of them."""
         is_frozen = not isinstance(self.freeze_likelihood, str) and self.freeze_likelihood >= epochs
-        return self.preset != "paper" and not is_frozen and table.coordinates is None
+        return self._preset.from_data and not is_frozen and table.coordinates is None
 
     def _looks_for_effects(self, table: Table) -> bool:
         """Whether effects of single inputs are looked for once training is over."""
         epochs = math.inf if isinstance(self.epochs, str) else self.epochs
-        return self.row_effects and self._corrects_likelihood(table, epochs)
+        return ROW_EFFECTS in self._corrections() and self._corrects_likelihood(table, epochs)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -313,7 +345,11 @@ class TLVMOGP(AdaptiveEstimator):
         check_size("num_blocks", self.num_blocks)
         check_positive("spectral_bound", self.spectral_bound, optional=True, automatic=("auto",))
         check_choice("trend", self.trend, (True, False, "auto"))
-        check_choice("row_effects", self.row_effects, (True, False))
+        if isinstance(self.corrections, tuple):
+            for name in self.corrections:
+                check_choice("corrections", name, CORRECTIONS)
+        else:
+            check_choice("corrections", self.corrections, ("auto", (), tuple(CORRECTIONS)), " or a tuple of names")
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         check_kernel("kernel", self.kernel)
@@ -329,13 +365,16 @@ class TLVMOGP(AdaptiveEstimator):
         # Two products with the batch, and half a dozen among inducing points.
         return 2.0 * cells * m**2 + 6.0 * m**3
 
+    def _most_epochs(self, model: TransformedLatentModel, steps: int) -> int:
+        if not model.num_neighbors:
+            return super()._most_epochs(model, steps)
+        # What neighbours see is learnt soon; more steps only make a model surer of itself.
+        return int(np.clip(_NEIGHBOR_STEPS // steps, *_NEIGHBOR_EPOCHS))
+
     def _budget(self, model: TransformedLatentModel, cells: int) -> float:
         # The more dimensions, the more there is to learn about the embedding.
         work = _WORK_PER_DIMENSION * len(model.units) * cells
         return min(max(work, _LEAST_WORK), _MOST_WORK)
 
-    def _restore(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> TransformedLatentModel:
-        return build_model(self, sizes, generator)
-
-    def _sizes(self) -> dict[str, Any]:
-        return sizes_of(self.model_) | chosen_likelihood(self.likelihood, self.model_.likelihood)
+    def _resolved(self) -> TLVMOGPConfig:
+        return cast("TLVMOGPConfig", self.model_.config).after(self.model_)

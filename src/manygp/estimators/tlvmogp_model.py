@@ -1,89 +1,96 @@
-"""The model of a T-LVMOGP from its settings and sizes, and the sizes of a model, as they are saved."""
+"""The configuration of a T-LVMOGP, which builds its model."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from manygp.data.coordinates import CoordinateMap
-from manygp.embeddings import embedding_dim, make_embedding
+from manygp.embeddings import embedding_dim, is_near_identity, make_embedding
+from manygp.estimators.config import Config
 from manygp.kernels import make_kernel
-from manygp.likelihoods import Gaussian, Likelihood, likelihood_name, make_likelihood
+from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import with_coordinates
 from manygp.models.neighbors import ObservedCells
 from manygp.terms import make_term
 from manygp.variational import CholeskyPosterior, InducingGP, Latents, NaturalPosterior
 
-if TYPE_CHECKING:
-    from manygp.estimators.tlvmogp import TLVMOGP
-
-__all__ = ["build_model", "chosen_likelihood", "sizes_of"]
+__all__ = ["TLVMOGPConfig"]
 
 _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 
 
-def build_model(
-    settings: "TLVMOGP", sizes: dict[str, Any], generator: torch.Generator | None
-) -> TransformedLatentModel:
-    """An untrained model; what is random is drawn from a generator, or from one that is always the same."""
-    paper, h, p, d = settings.preset == "paper", sizes["latent_dim"], sizes["num_outputs"], sizes["num_features"]
-    bound: Any = sizes["spectral_bound"] if settings.spectral_bound == "auto" else settings.spectral_bound
-    embedding = make_embedding(settings.embedding, d + h, settings.num_blocks, bound, generator)
-    likelihood = make_likelihood(sizes.get("likelihood", settings.likelihood), p)
-    # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
-    jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _PAPER_JITTER if paper else _JITTER
-    e, m = embedding_dim(embedding, d + h), sizes["num_inducing"]
-    gp = InducingGP(
-        make_kernel(settings.kernel, e, log_parameters=not paper),
-        torch.zeros(m, e),
-        CholeskyPosterior(m) if paper else NaturalPosterior(m),
-        sizes.get("jitter", jitter),
-        settings.bound,
-    )
-    latents = Latents(
-        p,
-        h,
-        settings.latent_posterior,
-        torch.zeros(p, h) if sizes["prior_mean"] else None,
-        settings.latent_prior_variance,
-        sparse=not paper,
-        relative=not paper,
-        shared_draws=paper,
-    )
-    model = TransformedLatentModel(
-        *(embedding, gp, latents, likelihood, torch.ones(d + h)),
-        terms=[make_term(name, own, p, d, h, not paper, generator) for name, *own in sizes["terms"]],
-        sparse=not paper,
-        linear_share=float(sizes.get("linear_share", 0.0)),
-        num_neighbors=sizes["num_neighbors"],
-    )
-    if sizes.get("observed") is not None:
-        model.observed = ObservedCells(*sizes["observed"])
-    if sizes["coordinates"] is not None:
-        with_coordinates(model, CoordinateMap.from_numbers(sizes["coordinates"]))
-    return model
+@dataclass(frozen=True, kw_only=True)
+class TLVMOGPConfig(Config):
+    """A T-LVMOGP with nothing left open.
 
+    Settings of `TLVMOGP` have their names; `terms` are names of terms, each with sizes of its own, and `observed` are
+    sizes of the cells that predictions from neighbours look at: inputs, features and cells.
+    """
 
-def sizes_of(model: TransformedLatentModel) -> dict[str, Any]:
-    """What `build_model` has to know of a model, as plain numbers, but for the name of its likelihood."""
-    latents, cells = model.latents, model.observed
-    return {
-        "num_features": len(model.units) - latents.dim,
-        "num_outputs": latents.num_outputs,
-        "latent_dim": latents.dim,
-        "num_inducing": len(model.gp.Z),
-        "num_neighbors": model.num_neighbors,
-        "spectral_bound": getattr(model.embedding, "spectral_bound", None),
-        "prior_mean": latents.prior_mean is not None,
-        "terms": [[term.name, *term.sizes()] for term in model.terms],
-        "observed": None if cells is None else [*cells.inputs.shape, len(cells.y)],
-        "coordinates": None if model.coordinates is None else model.coordinates.map.numbers(),
-        "linear_share": model.linear_share,
-        "jitter": model.gp.jitter,
-    }
+    latent_dim: int
+    num_inducing: int
+    num_neighbors: int = 0
+    embedding: Any
+    num_blocks: int
+    spectral_bound: float | None
+    kernel: Any
+    likelihood: Any
+    bound: str
+    latent_posterior: str
+    latent_prior_variance: float
+    prior_mean: bool
+    terms: tuple[tuple[Any, ...], ...] = ()
+    coordinates: dict[str, Any] | None = None
+    observed: tuple[int, ...] | None = None
+    linear_share: float = 0.0
+    jitter: float | None = None
 
+    def build(self, generator: torch.Generator | None = None) -> TransformedLatentModel:
+        p, d, h, m, fast = self.num_outputs, self.num_features, self.latent_dim, self.num_inducing, self.natural
+        embedding = make_embedding(self.embedding, d + h, self.num_blocks, self.spectral_bound, generator)
+        likelihood, e = make_likelihood(self.likelihood, p), embedding_dim(embedding, d + h)
+        # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
+        jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _JITTER if fast else _PAPER_JITTER
+        has_latents = fast and is_near_identity(embedding)
+        gp = InducingGP(
+            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0),
+            torch.zeros(m, e),
+            NaturalPosterior(m) if fast else CholeskyPosterior(m),
+            jitter if self.jitter is None else self.jitter,
+            self.bound,
+        )
+        latents = Latents(
+            *(p, h, self.latent_posterior, torch.zeros(p, h) if self.prior_mean else None, self.latent_prior_variance),
+            sparse=fast,
+            relative=fast,
+            shared_draws=not fast,
+        )
+        model = TransformedLatentModel(
+            *(embedding, gp, latents, likelihood, torch.ones(d + h)),
+            terms=[make_term(name, sizes, p, d, h, fast, generator) for name, *sizes in self.terms],
+            sparse=fast,
+            linear_share=float(self.linear_share),
+            num_neighbors=self.num_neighbors,
+        )
+        if has_latents:
+            model.box = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, d).clone()
+        if self.observed is not None:
+            model.observed = ObservedCells(*self.observed)
+        if self.coordinates is not None:
+            with_coordinates(model, CoordinateMap.from_numbers(self.coordinates))
+        return model
 
-def chosen_likelihood(given: Any, likelihood: Likelihood) -> dict[str, str]:
-    """The name of the likelihood where it is not the one that was set."""
-    name = likelihood_name(likelihood)
-    return {"likelihood": name} if isinstance(given, str) and name != given else {}
+    def after(self, model: TransformedLatentModel) -> "TLVMOGPConfig":
+        """The configuration of a model that was built like this and has been trained, corrected or adapted since."""
+        cells = model.observed
+        return replace(
+            self,
+            num_outputs=model.num_outputs,
+            terms=tuple((term.name, *term.sizes()) for term in model.terms),
+            observed=None if cells is None else (*cells.inputs.shape, len(cells.y)),
+            linear_share=model.linear_share,
+            jitter=model.gp.jitter,
+        )

@@ -9,14 +9,13 @@ import torch
 from manygp.data import Scaling, Table
 from manygp.estimators.noise import typical_noise
 from manygp.estimators.standardize import published_scaling
-from manygp.estimators.tlvmogp_model import chosen_likelihood
-from manygp.initialise import Survey
+from manygp.estimators.trained import given
 from manygp.initialise.priors import PriorMeans, prior_means
 from manygp.initialise.tlvmogp import choose_sizes, choose_spectral_bound, initialise, initialise_at_prior
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.models.coordinates import place_outputs
-from manygp.terms import Level, OwnPart, SharedShocks, Trend
+from manygp.terms import Level, OwnPart, SharedPart, SharedShocks, Trend
 
 if TYPE_CHECKING:
     from manygp.estimators.tlvmogp import TLVMOGP
@@ -27,8 +26,6 @@ logger = logging.getLogger("manygp")
 
 # What was published: sizes, and the bound of spectral norms.
 _LATENT_DIM, _NUM_INDUCING, _SPECTRAL_BOUND = 3, 200, 0.1
-# What outputs share at one input and no other: most directions of it.
-_SHOCKS = 2
 
 
 def begin_at_data(
@@ -37,7 +34,7 @@ def begin_at_data(
     """A model and scaling with all that is not given chosen from the data."""
     prior = prior_means(settings.latent_prior_mean, table, settings.latent_dim, likelihood, rng)
     is_told = settings.standardize is False or table.coordinates is not None or prior is not None
-    survey = Survey(
+    survey = settings._look_at(
         table,
         likelihood,
         rng,
@@ -64,7 +61,8 @@ def begin_at_data(
     )
     has_trend, dims = settings.trend is True or survey.slopes is not None, (sizes.latent_dim, sizes.num_inducing)
     bound = choose_spectral_bound(table, sizes.latent_dim, settings.num_blocks)
-    model = _untrained(settings, table, likelihood, dims, bound, prior, has_trend, generator)
+    half_integer = survey.roughness(sizes.factors).half_integer if sizes.has_neighbors and sizes.factors else 3
+    model = _untrained(settings, table, likelihood, dims, bound, prior, has_trend, generator, half_integer)
     initialise(model, survey, sizes, generator)
     return model, survey.scaling
 
@@ -73,14 +71,14 @@ def begin_at_prior(
     settings: "TLVMOGP", table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
 ) -> tuple[TransformedLatentModel, Scaling]:
     """A model and scaling after the published procedure."""
-    given: Any = settings.latent_dim
-    published = _LATENT_DIM if given == "auto" and isinstance(settings.latent_prior_mean, str) else given
-    prior = prior_means(settings.latent_prior_mean, table, published, likelihood, rng)
-    if given == "auto":
-        given = _LATENT_DIM if prior is None else prior.mean.shape[1]
-    m: Any = min(_NUM_INDUCING, table.num_observed) if settings.num_inducing == "auto" else settings.num_inducing
-    has_trend = settings.trend is True
-    model = _untrained(settings, table, likelihood, (given, m), _SPECTRAL_BOUND, prior, has_trend, generator)
+    h: Any = settings.latent_dim
+    is_pca = isinstance(settings.latent_prior_mean, str)
+    prior = prior_means(settings.latent_prior_mean, table, given(h, _LATENT_DIM) if is_pca else h, likelihood, rng)
+    dims = (
+        given(h, _LATENT_DIM if prior is None else prior.mean.shape[1]),
+        given(settings.num_inducing, min(_NUM_INDUCING, table.num_observed)),
+    )
+    model = _untrained(settings, table, likelihood, dims, _SPECTRAL_BOUND, prior, settings.trend is True, generator)
     initialise_at_prior(model, generator)
     return model, published_scaling(settings.standardize, table, likelihood.is_affine)
 
@@ -94,29 +92,31 @@ def _untrained(
     prior: PriorMeans | None,
     has_trend: bool,
     generator: torch.Generator,
+    half_integer: int = 3,
 ) -> TransformedLatentModel:
     """A model of so many latent dimensions and inducing points, with its prior of latent vectors."""
     num_neighbors, terms = settings._count_neighbors(table, likelihood), list[list[Any]]()
-    if not likelihood.is_affine and settings.preset != "paper":
+    if not likelihood.is_affine and settings._preset.from_data:
         terms.append([Level.name])
     if has_trend:
         terms.append([Trend.name])
     if num_neighbors:
-        # Neighbours tell these from f.
-        terms += [[OwnPart.name], [SharedShocks.name, min(_SHOCKS, table.num_outputs)]]
-    sizes = {
+        # Neighbours tell these from f. Outputs share one function, and one for each latent dimension.
+        rank = min(dims[0] + 1, table.num_outputs)
+        terms += [[OwnPart.name, half_integer], [SharedShocks.name, rank], [SharedPart.name, rank, half_integer]]
+    chosen = {
         "num_features": table.num_features,
         "num_outputs": table.num_outputs,
         "latent_dim": int(dims[0]),
         "num_inducing": int(dims[1]),
         "num_neighbors": num_neighbors,
-        "spectral_bound": spectral_bound,
+        "spectral_bound": given(settings.spectral_bound, spectral_bound),
         "prior_mean": prior is not None,
         "terms": terms,
         "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
-        **chosen_likelihood(settings.likelihood, likelihood),
+        "likelihood": likelihood_name(likelihood) if isinstance(settings.likelihood, str) else settings.likelihood,
     }
-    model: TransformedLatentModel = settings._build(sizes, generator)
+    model: TransformedLatentModel = settings._build(chosen, generator)
     if prior is not None:
         prior.set(model.latents)
     if table.coordinates is not None:

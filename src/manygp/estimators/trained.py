@@ -1,6 +1,7 @@
 """Estimators whose model is trained on minibatches by the one training loop."""
 
 import copy
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ from torch import nn
 
 from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
 from manygp.errors import SettingError
+from manygp.estimators.checkpoint import Checkpoint
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.noise import hold_noise
+from manygp.estimators.preset import FAST, PUBLISHED, Preset
 from manygp.estimators.settings import (
     check_choice,
     check_positive,
@@ -22,15 +25,15 @@ from manygp.estimators.settings import (
     resolve_dtype,
     resolve_seed,
 )
+from manygp.initialise import Survey
 from manygp.likelihoods import Gaussian
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["PRESETS", "TrainedEstimator", "undone_by_interrupts"]
+__all__ = ["PRESETS", "Clock", "TrainedEstimator", "given", "undone_by_interrupts"]
 
 PRESETS = ("fast", "paper")
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
-_FAST_LEARNING_RATE = 0.015
 # Multiplications that an automatic run may take: so many for each observed cell, but not fewer and not more than this
 # (about a minute and ten minutes on two cores); and its epochs.
 _WORK_PER_CELL, _LEAST_WORK, _MOST_WORK = 1.5e7, 1.2e12, 1e13
@@ -48,6 +51,29 @@ def undone_by_interrupts(model: nn.Module, history: History) -> Iterator[None]:
     except KeyboardInterrupt:
         model.load_state_dict(trained)
         history.stop_reason = "interrupted"
+
+
+class Clock:
+    """How long the stages of a fit take."""
+
+    def __init__(self) -> None:
+        self._started = self._begun = time.perf_counter()
+
+    def begun(self) -> None:
+        """The model is at its start."""
+        self._begun = time.perf_counter()
+
+    def tell(self, history: History, survey: Survey | None, recalled: dict[str, str] | None = None) -> None:
+        """Write down what a finished fit took, and what the survey found, or is recalled to have found."""
+        surveyed = 0.0 if survey is None else survey.seconds
+        corrected = sum(correction.seconds for correction in history.corrections)
+        history.survey = recalled or {} if survey is None else survey.report()
+        history.stages = {
+            "survey": surveyed,
+            "start": self._begun - self._started - surveyed,
+            "training": time.perf_counter() - self._begun - corrected,
+            "corrections": corrected,
+        }
 
 
 class TrainedEstimator(Estimator):
@@ -85,9 +111,12 @@ class TrainedEstimator(Estimator):
     freeze_likelihood: float | str
     max_grad_norm: float | None
 
-    # The published procedure: epochs, Adam's step size, and the share of epochs for which the likelihood stays at its
-    # start.
-    _paper_epochs, _paper_learning_rate, _paper_frozen_share = 1000, 0.01, 0.0
+    # The published procedure.
+    _published = PUBLISHED
+
+    @property
+    def _preset(self) -> Preset:
+        return FAST if self.preset == "fast" else self._published
 
     @abstractmethod
     def _begin(self, table: Table, rng: np.random.Generator, generator: torch.Generator) -> tuple[Any, Scaling]:
@@ -115,14 +144,37 @@ class TrainedEstimator(Estimator):
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
         table = table.compact()
-        seed = resolve_seed(self.random_state)
+        seed = self._journal.seed(resolve_seed(self.random_state))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
-        rng = np.random.default_rng(seed)
-        model, scaling = self._begin(table, rng, torch.Generator().manual_seed(seed))
-        hold_noise(model.likelihood, self.likelihood, scaling)
+        clock = Clock()
+        model, scaling = self._at_start(table, seed)
         model.to(device)
+        clock.begun()
         history = self._train(model, table, scaling, dtype, device, seed)
+        clock.tell(history, self.__dict__.pop("_last_survey", None), self._recalled_survey())
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
+
+    def _at_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+        """A model at its start and the scaling: those of a checkpoint, or made from the table."""
+        journal = self._journal
+        if isinstance(journal, Checkpoint) and journal.start is not None:
+            return journal.recall_start(self)
+        model, scaling = self._begin(table, np.random.default_rng(seed), torch.Generator().manual_seed(seed))
+        hold_noise(model.likelihood, self.likelihood, scaling)
+        if isinstance(journal, Checkpoint):
+            survey: Survey | None = getattr(self, "_last_survey", None)
+            journal.keep_start(self, model, scaling, {} if survey is None else survey.report())
+        return model, scaling
+
+    def _recalled_survey(self) -> dict[str, str]:
+        """What a checkpoint knows of the survey, which is not made again."""
+        start = self._journal.start if isinstance(self._journal, Checkpoint) else None
+        return {} if start is None else start["survey"]
+
+    def _look_at(self, *given: Any, **more: Any) -> Survey:
+        """The survey of a table, which the history will tell of."""
+        self._last_survey = Survey(*given, **more)
+        return self._last_survey
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
@@ -151,6 +203,7 @@ class TrainedEstimator(Estimator):
             seed=seed,
             progress=make_progress(self.progress),
             before_epoch=before_epoch,
+            journal=self._journal,
         )
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
@@ -172,11 +225,6 @@ class TrainedEstimator(Estimator):
         return min(max(_WORK_PER_CELL * cells, _LEAST_WORK), _MOST_WORK)
 
     def _schedule(self, plan: Plan, model: Any) -> Schedule:
-        paper = self.preset == "paper"
-        rate = self._paper_learning_rate if paper else _FAST_LEARNING_RATE
-        epochs: Any = self.epochs
-        if epochs == "auto":
-            epochs = self._paper_epochs if paper else None
         cells = plan.table.num_observed
         work = self._work(model, cells / len(plan)) * len(plan)
         if not isinstance(model.likelihood, Gaussian):
@@ -184,19 +232,26 @@ class TrainedEstimator(Estimator):
         most = int(self._budget(model, cells) / work)
         return Schedule(
             steps_per_epoch=len(plan),
-            learning_rate=rate if isinstance(self.learning_rate, str) else self.learning_rate,
-            epochs=epochs,
-            max_epochs=min(max(most, _MIN_EPOCHS), _MAX_EPOCHS),
+            learning_rate=given(self.learning_rate, self._preset.learning_rate),
+            epochs=given(self.epochs, self._preset.epochs),
+            max_epochs=min(max(most, _MIN_EPOCHS), self._most_epochs(model, len(plan))),
         )
 
+    def _most_epochs(self, model: Any, steps: int) -> int:
+        """Epochs of so many steps that an automatic run may take; a leaf that knows better tells."""
+        return _MAX_EPOCHS
+
     def _training_settings(self, epochs: int) -> TrainingSettings:
-        fast, frozen = self.preset != "paper", self.freeze_likelihood
-        if isinstance(frozen, str):
-            frozen = 0 if fast else int(self._paper_frozen_share * epochs)
+        natural = self._preset.natural
         return TrainingSettings(
-            natural=fast,
-            schedule=fast,
-            sparse_rows=fast,
-            frozen_epochs=frozen,
+            natural=natural,
+            schedule=natural,
+            sparse_rows=natural,
+            frozen_epochs=given(self.freeze_likelihood, int(self._preset.frozen_share * epochs)),
             max_grad_norm=self.max_grad_norm,
         )
+
+
+def given(setting: Any, otherwise: Any) -> Any:
+    """A setting, or something else where it is "auto"."""
+    return otherwise if isinstance(setting, str) and setting == "auto" else setting

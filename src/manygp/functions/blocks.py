@@ -77,7 +77,8 @@ class Block(ABC):
 
     def variance_of_sums(self, W: Tensor) -> Float[Tensor, "s g"]:
         """w cov wᵀ for every row w of a sparse matrix over cells, exactly, by pairs of points."""
-        W = self._weights(W)
+        W = W if self.through is None else torch.sparse.mm(self.through.t(), W.to_dense().T).T.to_sparse()
+        W = W.coalesce()
         used, at = W.indices()[1].unique(return_inverse=True)
         weights = sparse_matrix(W.indices()[0], at, W.values(), (W.shape[0], len(used)))
         total: Tensor | float = 0.0
@@ -92,10 +93,13 @@ class Block(ABC):
         return total
 
     def _weights(self, W: Tensor) -> Tensor:
-        """W C: weights of points in sums of cells."""
+        """W C: weights of points in sums of cells, those of cells scaled so that each has its variance."""
         if self.through is None:
             return W.coalesce()
-        return torch.sparse.mm(self.through.t(), W.to_dense().T).T.to_sparse()
+        dense = W.to_dense()
+        if self.target is not None:
+            dense = dense * (self.target[0] / self._squared_norms(self._rows[0]).clamp(min=1e-300)).sqrt()
+        return torch.sparse.mm(self.through.t(), dense.T).T.to_sparse()
 
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
         """W C R by key: (row of W, key) of every sum, and the sums."""

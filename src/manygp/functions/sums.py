@@ -14,7 +14,7 @@ from manygp.linalg import sparse_matrix
 
 __all__ = ["moments_of_sums"]
 
-# Pairs of cells times components up to which variances are exact; beyond, random features stand for what inducing
+# Numbers of pairs of cells up to which variances are exact; beyond, random features stand for what inducing
 # points leave open. Cells whose pairs are made together.
 _MAX_PAIRS, _PAIR_CELLS = 50_000_000, 1_024
 # Draws that stand for variances where these are no sums of squares.
@@ -22,7 +22,7 @@ _NUM_DRAWS = 512
 
 
 def moments_of_sums(
-    view_of: Callable[[IntArray], View], W: sparse.csr_array, order: IntArray, chunk_cells: int, num_components: int
+    view_of: Callable[[IntArray], View], W: sparse.csr_array, order: IntArray, chunk_cells: int, pair_weight: int
 ) -> tuple[Float[Tensor, "s g"], Float[Tensor, "s g"]]:
     """Means and variances of W f in every component of the mixture.
 
@@ -37,14 +37,14 @@ def moments_of_sums(
         each other.
     chunk_cells
         Cells that are viewed together.
-    num_components
-        Number s.
+    pair_weight
+        Numbers that a pair of cells takes.
     """
     W = W.tocsr()
     W.eliminate_zeros()
     lots = list(_lots(W, min(chunk_cells, _PAIR_CELLS)))
     sizes = np.array([len(np.unique(W[lot].indices)) for lot in lots], dtype=float)
-    is_exact = sizes.max(initial=0.0) <= chunk_cells and (sizes**2).sum() * num_components <= _MAX_PAIRS
+    is_exact = bool(sizes.max(initial=0.0) <= chunk_cells and (sizes**2).sum() * pair_weight <= _MAX_PAIRS)
     means, variances = [], []
     for lot in lots if is_exact else _lots(W, chunk_cells):
         mean, variance = _lot(view_of, W[lot], order, chunk_cells, is_exact)

@@ -79,11 +79,14 @@ class Joint(Protocol):
     ----------
     num_components
         Number s of components of the mixture.
+    num_points
+        Number of points that a view has for each cell, about.
     width
         Numbers that a view holds for each cell and component.
     """
 
     num_components: int
+    num_points: int
     width: int
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:

@@ -22,7 +22,9 @@ __all__ = ["CellStatistics", "Mixture", "RadialFeatures"]
 _MOST_FEATURES, _CANDIDATES, _LEFT = 100, 1000, 1e-3
 # Cells of an output that functions are learnt from.
 _CELLS_PER_OUTPUT = 300
+# The noise to begin with as a share of the variance, the least, and the least power of a function.
 _FIRST_NOISE, _LEAST_NOISE, _WEAKEST = 0.3, 1e-4, 1e-8
+# Relative jitter of covariances among points, and rows of features that are held at a time.
 _JITTER, _CHUNK = 1e-8, 50_000
 
 

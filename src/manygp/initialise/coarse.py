@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manygp.data import Scaling, Table
 from manygp.initialise.inducing import greedy_inducing, sample_cells
-from manygp.kernels import is_fused, rescale_kernel
+from manygp.kernels import LatentKernel, is_fused, rescale_kernel
 from manygp.likelihoods import Gaussian
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import GaussianEvidence, InducingGP, NaturalPosterior
@@ -25,6 +25,7 @@ _MOST_OPEN = 5.0
 _CELLS_PER_POINT, _LEAST_CELLS = 5, 1000
 # The most steps along each direction of the search: two lengthen by 2, curve as much, or multiply the noise by 4.
 _FARTHEST = (6, 8, 10)
+# The first step of the search, halved once it leads nowhere.
 _FIRST_STEP = 2
 # In nats a cell: a rise of the bound that is worth a step.
 _LEAST_RISE = 1e-3
@@ -64,6 +65,7 @@ class _Search:
         kernel = gp.kernel
         self.lengthscale = kernel.base_kernel.lengthscale.detach().clone().view(-1)
         self.outputscale, self.noise = float(kernel.outputscale), float(likelihood.noise.mean())
+        self.share = float(kernel.share) if isinstance(kernel, LatentKernel) else 1.0
         self.points: dict[tuple[int, int], Tensor] = {(0, 0): gp.Z.detach().clone()}
         self.bounds: dict[_Place, float] = {}
 
@@ -80,7 +82,8 @@ class _Search:
         lengthscale[: self.num_features] *= 2.0 ** (longer / 2)
         # The linear part of the covariance over latents, σ² / u², stays as large as it was.
         lengthscale[self.num_features :] *= 2.0 ** (-curved / 2)
-        rescale_kernel(self.gp.kernel, lengthscale, self.outputscale * 2.0**-curved)
+        # ... and so does what outputs share, c σ².
+        rescale_kernel(self.gp.kernel, lengthscale, self.outputscale * 2.0**-curved, self.share * 2.0**curved)
         self.likelihood.noise = torch.tensor(self.noise * 2.0**noisier, dtype=torch.float64)
         if (longer, curved) not in self.points:
             self.points[longer, curved] = greedy_inducing(self.gp.kernel, self.e, len(self.gp.Z))

@@ -31,6 +31,7 @@ _MAX_STEPS, _SETTLED = 25, 1e-5
 _FARTHEST = 8.0
 # The shortest lengthscale, in distances between neighbours, and how many are looked at.
 _SHORTEST, _MAX_QUERIES = 1.0 / 3.0, 1000
+# The least noise variance, of scaled outputs.
 _LEAST_NOISE = 1e-6
 
 

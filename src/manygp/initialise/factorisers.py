@@ -21,9 +21,9 @@ __all__ = ["Factoriser", "Fit", "make_factoriser"]
 _SIDE, _CELLS, _SPLIT_CELLS, _MOST_SPLITS = 300, 60_000, 10_000, 3
 # The change of the noise that ends the factorisation of a whole table.
 _WHOLE = 3e-4
-# A list of cells: the share held out, passes and what ends them, lengthscales to try in multiples of those by evidence,
-# with so many functions, and unknowns at most of all functions together.
+# A list of cells: the share held out, passes at most, and what ends them, roughly and in the end.
 _HELD_SHARE, _STEPS, _ROUGHLY, _SETTLED = 0.2, 60, 3e-3, 1e-3
+# Lengthscales to try for it, in multiples of those by evidence, with so many functions, and unknowns at most of all.
 _STRETCHES, _FUNCTIONS, _MOST_UNKNOWNS = (1.0, 2.0, 0.5), 3, 900
 # Gram matrices of all outputs together have so many numbers: beyond that, functions are learnt from some outputs.
 _MOST_NUMBERS = 8_000_000

@@ -17,6 +17,7 @@ __all__ = ["cosine_similarity", "initialise", "start_means"]
 
 # Lengthscales of shared kernels, from so many times to as many times those found, and the share of the middle one.
 _RANGE, _MIDDLE_SHARE = 4.0, 0.5
+# Inputs that inducing points are chosen among.
 _MAX_CANDIDATES = 2000
 
 

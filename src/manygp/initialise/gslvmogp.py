@@ -28,10 +28,15 @@ __all__ = ["choose_inducing_sizes", "initialise", "initialise_at_prior"]
 
 # Squared lengthscales of the latents, in spreads: from clearly curved to as good as linear.
 _SQUARED_LENGTHSCALES = (4.0**2, 100.0**2)
+# The least noise to start from, and the least spread of a factor that moves.
 _MIN_NOISE, _WEAKEST = 1e-4, 1e-6
+# Inducing inputs at least and at most, inducing latent vectors at most, and pairs of both at most.
 _MIN_INPUTS, _MAX_INPUTS, _MAX_LATENTS, _MAX_PRODUCT = 10, 200, 32, 448
+# Inputs and latent vectors that inducing points are chosen among.
 _CANDIDATES = 2000
+# Cells that starts are compared on, and rounds for q(u) and the noise to agree: of the chosen start, and of a trial.
 _SETTLE_CELLS, _SETTLE_ROUNDS, _TRIAL_ROUNDS = 2000, 6, 4
+# Multiples of lengthscales that are tried, of inputs and of latent vectors.
 _INPUT_STRETCHES, _LATENT_STRETCHES = (1.0, 1.7, 3.0), (1.0, 0.5, 0.25)
 
 
@@ -62,13 +67,14 @@ def initialise_at_prior(model: SeparableLatentModel, generator: torch.Generator,
 
 @dataclass(frozen=True)
 class _Component:
-    """Latent means (p, h), factors of their covariances, lengthscales (h,) and (d,), output scale of one component."""
+    """Latent means (p, h), factors of their covariances, lengthscales (h,) and (d,), scales of one component."""
 
     mean: Float[Tensor, "p h"]
     factor: Float[Tensor, "p h h"]
     latent_lengthscale: Float[Tensor, " h"]
     input_lengthscale: Float[Tensor, " d"]
     outputscale: float
+    share: float = 1.0
 
 
 @torch.no_grad()
@@ -136,7 +142,8 @@ def _set_kernels(
     scale have the same linear part.
     """
     for component, on_inputs, on_latents in zip(components, model.input_kernels, model.latent_kernels, strict=True):
-        rescale_kernel(on_latents, component.latent_lengthscale * latent_stretch, 1.0)
+        share = component.share / latent_stretch**2
+        rescale_kernel(on_latents, component.latent_lengthscale * latent_stretch, 1.0, share)
         scale = component.outputscale * latent_stretch**2
         rescale_kernel(on_inputs, component.input_lengthscale * input_stretch, scale)
 
@@ -185,13 +192,13 @@ def _component_of_factors(
     row_factors, loadings = factors.row_factors[:, columns], factors.loadings[:, columns]
     missing = D - row_factors.shape[1]
     loadings = np.column_stack([loadings, 0.1 * rng.standard_normal((p, missing))])
-    filled, signal = np.column_stack([row_factors, np.zeros((len(row_factors), missing))]), found.signal
-    start = linear_latents(
-        table, filled, found.noise, signal / model.num_components, model.latents.prior_variance, _SQUARED_LENGTHSCALES
-    )
+    filled = np.column_stack([row_factors, np.zeros((len(row_factors), missing))])
+    # What all outputs share goes to the first component.
+    row_mean = factors.row_mean * (q == 0)
+    prior_variance = model.latents.prior_variance
+    start = linear_latents(table, row_mean, filled, found.noise, prior_variance, _SQUARED_LENGTHSCALES)
     input_lengthscale = found.lengthscale
     if model.num_components > 1:
-        # What all outputs share goes to the first component, whose kernel has the largest constant part in h.
         curves = row_factors if q else np.column_stack([row_factors, factors.row_mean])
         input_lengthscale = _curve_lengthscales(table, scaling, curves, found, rng)
     return _Component(
@@ -200,6 +207,7 @@ def _component_of_factors(
         start.lengthscale,
         torch.as_tensor(input_lengthscale / found.lengthscale),
         start.outputscale,
+        start.share,
     )
 
 

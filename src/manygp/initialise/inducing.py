@@ -13,6 +13,7 @@ from manygp.variational import KernelBatch, covariance_of
 
 __all__ = ["greedy_inducing", "sample_cells"]
 
+# Numbers of covariances among candidates that may be held at once; beyond that they are computed row by row.
 _MOST_AT_ONCE = 2_500_000
 
 

@@ -13,23 +13,25 @@ from manygp.linalg import safe_cholesky
 
 __all__ = ["LinearLatents", "linear_latents"]
 
+# The least power of a factor, as a share of the signal.
 _WEAKEST = 1e-6
 
 
 @dataclass(frozen=True)
 class LinearLatents:
-    """Lengthscales over h (h,) and output scale of a kernel, and Cholesky factors of what cells leave open of h."""
+    """Lengthscales over h (h,), scales of a `LatentKernel`, and Cholesky factors of what cells leave open of h."""
 
     lengthscale: Float[Tensor, " h"]
     outputscale: float
+    share: float
     factor: Float[Tensor, "p h h"]
 
 
 def linear_latents(
     table: Table,
+    row_mean: FloatArray,
     row_factors: FloatArray,
     noise: float,
-    signal: float,
     prior_variance: float,
     bounds: tuple[float, float],
     unexplained: float = 0.0,
@@ -38,14 +40,15 @@ def linear_latents(
 
     Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
-    should not exceed the noise. σ² is the variance of the signal at least, of which outputs that are much alike share
-    all but v. `bounds` are those of u². What factors leave `unexplained` beyond the noise is no part of what outputs
-    share, so v is at least that.
+    should not exceed the noise. So σ² is many times v, but what all outputs share, `row_mean` (n,), has its own
+    variance c σ². `bounds` are those of u². What factors leave `unexplained` beyond the noise is no part of what
+    outputs share, so v is at least that.
     """
     D = row_factors.shape[1]
     power = np.square(row_factors).mean(0)
     v = max(float(power.sum()), noise, unexplained - noise)
-    u2 = max(float(np.clip(0.5 * v * D / noise, *bounds)), signal * D / v)
+    u2 = float(np.clip(0.5 * v * D / noise, *bounds))
+    shared = max(float(np.square(row_mean).mean()), v / D)
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak
     # ones only from the cells that it fits.
     weight = np.sqrt(np.maximum(power, _WEAKEST * v))
@@ -57,4 +60,5 @@ def linear_latents(
     missed = max(unexplained - noise - float(power.sum()), 0.0)
     counts = torch.as_tensor(table.count_per_output()).unsqueeze(-1)
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0 / prior_variance + counts * missed / D / noise)
-    return LinearLatents(lengthscale, v * u2 / D, safe_cholesky(torch.cholesky_inverse(safe_cholesky(precision))))
+    factor = safe_cholesky(torch.cholesky_inverse(safe_cholesky(precision)))
+    return LinearLatents(lengthscale, v * u2 / D, shared * D / (v * u2), factor)

@@ -13,6 +13,7 @@ from manygp.variational import InducingGP
 
 __all__ = ["initialise"]
 
+# The least noise to start from.
 _MIN_NOISE = 1e-4
 # White noise of a latent process as a share of its variance.
 _NOISE_SHARE = 0.01

@@ -18,6 +18,7 @@ __all__ = ["PriorMeans", "prior_means"]
 
 # Principal components of more cells than this come from some of the rows.
 _MAX_CELLS = 30_000_000
+# Rows and columns that the number of principal components is chosen on.
 _RANK_SIDE = 1000
 
 

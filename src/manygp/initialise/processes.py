@@ -12,7 +12,9 @@ from manygp.variational import InducingGP
 
 __all__ = ["choose_num_points", "place_points", "start_processes", "variance_left"]
 
+# Inducing points of a process, at least and at most.
 _MIN_POINTS, _MAX_POINTS = 20, 200
+# Inputs that they are chosen among.
 _MAX_CANDIDATES = 2000
 # Numbers of all q(u) together.
 _MAX_POSTERIOR_NUMBERS = 20_000_000

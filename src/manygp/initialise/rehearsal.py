@@ -10,11 +10,13 @@ from manygp.initialise.factorisers import Factoriser, Fit
 
 __all__ = ["RANKS", "Choice", "rehearse", "rehearse_alone"]
 
+# Numbers of factors to choose from.
 RANKS = (1, 2, 3, 4, 6, 8, 12, 16)
 # A rank that overfits would say little about the scaling.
 _MAX_SCALING_RANK = 8
 # Outputs whose scales differ by less have the rank that they have in one unit.
 _SAME_UNIT = 1.5
+# Errors far below this are all as good.
 _LEAST_ERROR = 1e-4
 
 

@@ -19,6 +19,7 @@ __all__ = ["initialise", "initialise_at_prior"]
 _WEIGHT_RANGES = 2.0
 # Share of the latent processes' variance that is noise of their own.
 _LATENT_NOISE_SHARE = 0.05
+# The least noise and signal to start from, and cells that parameters of the likelihood start from.
 _MIN_NOISE, _MIN_SIGNAL, _SAMPLE_CELLS = 1e-4, 1e-3, 100_000
 
 

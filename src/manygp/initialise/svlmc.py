@@ -14,9 +14,11 @@ from manygp.models.svlmc import LinearMixingModel
 
 __all__ = ["initialise"]
 
+# The least noise to start from.
 _MIN_NOISE = 1e-4
 # Standard deviation of weights that start at random.
 _RANDOM_STD = 0.1
+# Cells that parameters of the likelihood start from.
 _SAMPLE_CELLS = 100_000
 
 

@@ -11,20 +11,20 @@ from torch import Tensor, nn
 
 from manygp.data import Grid, Scaling, Table
 from manygp.data.factorisation import Factorisation
-from manygp.embeddings import Residual
+from manygp.embeddings import Residual, is_near_identity
 from manygp.initialise.coarse import coarsen
 from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.inducing import greedy_inducing, sample_cells
 from manygp.initialise.latents import linear_latents
 from manygp.initialise.likelihood import start_likelihood
-from manygp.initialise.survey import NoiseSpread, Survey
+from manygp.initialise.survey import NoiseSpread, Roughness, Survey
 from manygp.initialise.trend import start_trend
-from manygp.kernels import rescale_kernel
+from manygp.kernels import kernel_diagonal, rescale_kernel
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
 from manygp.models.tlvmogp import TransformedLatentModel
-from manygp.terms import Level
+from manygp.terms import Level, SharedPart, SharedShocks
 from manygp.variational import GaussianEvidence, NaturalPosterior
 
 __all__ = ["Sizes", "choose_num_inducing", "choose_sizes", "choose_spectral_bound", "initialise", "initialise_at_prior"]
@@ -43,6 +43,7 @@ _LEAST_DIM, _MOST_DIM = 3, 16
 # Inducing points: at least so many, and at most so many, or up to the last where cells are so few that a pass over them
 # stays cheap.
 _MIN_INDUCING, _MAX_INDUCING, _MOST_INDUCING, _CHEAP_PASS = 100, 448, 800, 6e10
+# Cells that inducing points are chosen among, for each of them.
 _CANDIDATES_PER_POINT = 10
 # Spectral bounds of a network that hardly bends, and of one that does, which takes so many inputs for every weight, and
 # so many features: inducing points cover fewer, and bending would only spoil what is said about gaps.
@@ -194,15 +195,21 @@ def initialise(model: TransformedLatentModel, survey: Survey, sizes: Sizes, gene
 def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, generator: torch.Generator) -> None:
     table, d, noise, outputscale = survey.values, survey.table.num_features, sizes.found.noise, sizes.found.signal
     model.units[:d] = torch.as_tensor(sizes.found.lengthscale)
+    if model.box is not None:
+        x = survey.scaling.scale_x(survey.table.X)
+        model.box.copy_(torch.as_tensor(np.stack([x.min(0), x.max(0)])) / model.units[:d])
     latent_lengthscale: Float[Tensor, " h"] | float = 1.0
+    share = 1.0
     if sizes.factors is not None:
         shortest, longest = _SQUARED_LENGTHSCALES
         bounds = (shortest, longest if model.coordinates is None else np.inf)
-        prior_variance, row_factors = model.latents.prior_variance, sizes.factors.row_factors
-        unexplained = sizes.factors.noise_variance if sizes.has_neighbors else 0.0
-        start = linear_latents(table, row_factors, noise, outputscale, prior_variance, bounds, unexplained)
-        latent_lengthscale, outputscale = start.lengthscale, start.outputscale
-        model.latents.mean.copy_(torch.as_tensor(sizes.factors.loadings))
+        prior_variance, factors = model.latents.prior_variance, sizes.factors
+        unexplained = factors.noise_variance if sizes.has_neighbors else 0.0
+        row_mean, row_factors = factors.row_mean, factors.row_factors
+        start = linear_latents(table, row_mean, row_factors, noise, prior_variance, bounds, unexplained)
+        if is_near_identity(model.embedding):
+            latent_lengthscale, outputscale, share = start.lengthscale, start.outputscale, start.share
+        model.latents.mean.copy_(torch.as_tensor(factors.loadings))
         model.latents.set_factor(start.factor)
         if model.coordinates is not None and isinstance(model.embedding, Residual):
             model.embedding.shrink(_QUIET)
@@ -216,19 +223,32 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
     if len(lengthscale) == len(model.units):
         # The embedding starts near the identity, so its last dimensions are the latents.
         lengthscale[d:] = latent_lengthscale
-    rescale_kernel(model.gp.kernel, lengthscale, outputscale)
-    if isinstance(model.likelihood, Gaussian):
-        model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
-        # What jitter adds to variances of f should not exceed the noise.
-        model.gp.jitter = min(model.gp.jitter, max(noise / outputscale, _LEAST_JITTER))
+    rescale_kernel(model.gp.kernel, lengthscale, outputscale, share)
     for term in model.terms:
         term.start(model.units[:d], noise)
+    if sizes.has_neighbors and sizes.factors is not None:
+        _start_terms(model, survey.roughness(sizes.factors))
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     rng, candidates = survey.rng("inducing points"), max(1000, _CANDIDATES_PER_POINT * m)
     x, output, _ = sample_cells(table, survey.scaling, candidates, rng)
     e = model.embed(torch.as_tensor(x), model.latents.mean[torch.as_tensor(output)])
     model.gp.Z.copy_(greedy_inducing(model.gp.kernel, e, m))
+    if isinstance(model.likelihood, Gaussian):
+        model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+        # What jitter adds to variances of f should not exceed the noise.
+        variance = float(kernel_diagonal(model.gp.kernel, e).mean())
+        model.gp.jitter = min(model.gp.jitter, max(noise / variance, _LEAST_JITTER))
+
+
+@torch.no_grad()
+def _start_terms(model: TransformedLatentModel, found: Roughness) -> None:
+    """Let what outputs share beside f begin with the loadings of factors."""
+    for shocks in model.terms.of(SharedShocks):
+        shocks.loading.follow_factors(torch.as_tensor(found.shocks))
+    for part in model.terms.of(SharedPart):
+        part.loading.follow_factors(torch.as_tensor(found.rough))
+        part.kernel.set_lengthscale(torch.as_tensor(found.lengthscale))
 
 
 @torch.no_grad()

@@ -12,13 +12,16 @@ from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
 from manygp.terms import Points, Terms
 from manygp.variational import Conditional
 
-__all__ = ["Adaptation", "adapt_outputs"]
+__all__ = ["Adaptation", "NewCells", "adapt_outputs", "refine_latents"]
 
 # Damped steps on θ, before and after those on parameters of the likelihood; a step this small, in standard deviations
 # of the posterior, is the last.
 _STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
+# The damping to begin with, and the most before an output stays where it is.
 _DAMPING, _MAX_DAMPING = 1e-3, 1e6
+# Steps of Adam on what the likelihood has for each output, and their size.
 _LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
+# How much outputs differ in such a parameter: at least, and where there is one output alone.
 _LEAST_SPREAD, _UNKNOWN_SPREAD = 1e-2, 1.0
 
 
@@ -69,6 +72,24 @@ def adapt_outputs(
         search.fit_likelihood(θ, precision)
         θ, precision = search.climb(θ, _MORE_STEPS)
     return Adaptation(θ, torch.cholesky_inverse(safe_cholesky(symmetrize(precision))), likelihood)
+
+
+@torch.no_grad()
+def refine_latents(
+    model: TransformedLatentModel,
+    cells: NewCells,
+    outputs: Int[Tensor, " k"],
+    prior_mean: Float[Tensor, "k h"],
+    prior_covariance: Float[Tensor, "k h h"],
+) -> tuple[Float[Tensor, "k h"], Float[Tensor, "k h h"]]:
+    """Means and covariances of the latent vectors of some outputs of the model after further cells of theirs.
+
+    Cells count outputs among these. All else stays as it is, and the latent vectors begin where the prior has them.
+    """
+    precision = torch.linalg.inv(prior_covariance)
+    parts = (model, model.gp.conditional(), model.terms, cells, outputs, prior_mean, precision, "", model.likelihood)
+    h, precision = _Search(*parts).climb(prior_mean, _STEPS)
+    return h, torch.cholesky_inverse(safe_cholesky(symmetrize(precision)))
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,13 @@ from manygp.data import Grid, Scaling, Table
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
-from manygp.models.neighbors import NeighborPredictor
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
 from manygp.terms import Points
 
-__all__ = ["LeftOut", "calibrate_beside_neighbors", "calibrate_noise", "leave_out"]
+__all__ = ["LeftOut", "calibrate_noise", "leave_out"]
 
 # Cells that are left out, one at a time, and fewer of which, or a smaller share, say nothing.
 _MOST_CELLS, _LEAST_CELLS, _LEAST_KEPT = 10_000, 20, 0.9
-# The same of cells that neighbours are asked about.
-_NEIGHBOR_CELLS = 2000
 # Gaps that are looked at, and how much more variance they may have than cells left out, if these are to speak for them.
 _MOST_GAPS, _LIKE = 2000, 1.25
 # Factors of the noise to choose from, those near 1 first. A training that was cut short may have left it far too small,
@@ -142,26 +139,6 @@ def calibrate_noise(model: TransformedLatentModel, table: Table, scaling: Scalin
         # What is missing is farther from all that is observed than single cells are from each other.
         return 1.0
     return _rescale_noise(model, left_out)
-
-
-@torch.no_grad()
-def calibrate_beside_neighbors(model: TransformedLatentModel, rng: np.random.Generator) -> float:
-    """As `calibrate_noise`, by what their neighbours say about observed cells."""
-    assert isinstance(model.likelihood, Gaussian)
-    assert model.observed is not None
-    if model.likelihood.is_fixed:
-        return 1.0
-    chosen = np.sort(rng.permutation(len(model.observed.y))[:_NEIGHBOR_CELLS])
-    cells = torch.as_tensor(chosen, device=model.observed.y.device)
-    mean, known, left = NeighborPredictor(model, model.num_neighbors, True).without(cells)
-    noise = model.noise_of(model.observed.output[cells].long())
-    # q(v) and q(h) have seen the cell, which then had the noise that neighbours leave.
-    rest = 1.0 - known / (left + noise)
-    kept = rest > _LEAST_REST
-    if kept.sum() < _LEAST_CELLS or kept.double().mean() < _LEAST_KEPT:
-        return 1.0
-    residual = (model.observed.y[cells] - mean) / rest
-    return _rescale_noise(model, LeftOut(residual[kept], (known / rest + left)[kept], noise[kept]))
 
 
 def _rescale_noise(model: TransformedLatentModel, left_out: LeftOut) -> float:

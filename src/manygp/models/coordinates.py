@@ -33,6 +33,7 @@ _FEWER_NEIGHBOURS = 24
 # Latent dimensions to try, and the gain that is not worth more of them. Factors that look like noise by themselves are
 # signal where neighbours share them, so that little counts as noise. And what to try them on.
 _DIMS, _TOLERANCE, _MOST_NOISE, _NO_ERROR = (1, 2, 3, 4, 6, 8, 12, 16, 24), 0.02, 1e-6, 1e-8
+# Inputs and outputs at most that latent dimensions are tried on, and outputs held out for it.
 _MOST_INPUTS, _MOST_OUTPUTS, _HELD_OUTPUTS = 300, 5_000, 500
 
 

@@ -111,10 +111,14 @@ class ExactBatch(nn.Module):
     def __init__(self, kernels: KernelBatch, likelihood: Gaussian, columns: Columns):
         super().__init__()
         self.kernels, self.likelihood = kernels, likelihood
-        for name in ("x", "index", "seen", "y"):
-            self.register_buffer(name, getattr(columns, name))
-        own = torch.arange(len(columns.group))
-        self.register_buffer("group", columns.group if self.is_shared else own)
+        for name in ("x", "index", "seen", "y", "group"):
+            self.register_buffer(name, None)
+        self.tell(columns)
+
+    def tell(self, columns: Columns) -> None:
+        """Have these observations and no others."""
+        self.x, self.index, self.seen, self.y = columns.x, columns.index, columns.seen, columns.y
+        self.group = columns.group if self.is_shared else torch.arange(len(columns.group))
 
     @property
     def is_shared(self) -> bool:

@@ -11,6 +11,7 @@ from manygp.variational import Mixture
 
 __all__ = ["Attention", "attention_bytes"]
 
+# Slope of the leaky ReLU of the attention, as published.
 _SLOPE = 0.2
 # Numbers of a P x P matrix of weights that training holds: similarity, two parameters, and for each of these what the
 # optimiser remembers; with dense gradients also those, and averages.

@@ -27,6 +27,7 @@ from manygp.variational.kronecker import (
 
 __all__ = ["SeparableLatentModel", "SeparablePredictor"]
 
+# Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 
 

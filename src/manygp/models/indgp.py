@@ -14,7 +14,7 @@ from manygp.linalg import matvec
 from manygp.models.exact import ExactBatch
 from manygp.models.joint.independent import SparseIndependentJoint
 from manygp.models.pooling import pooled_prior
-from manygp.training import History, Minimum, Recorder, climb_each, minimise_each
+from manygp.training import History, Journal, Minimum, Recorder, climb_each, minimise_each
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -40,7 +40,9 @@ __all__ = [
 _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 # Standard deviations of log parameters around those of all outputs together: an output with few cells says little.
 _SPREAD = 0.5
+# Evaluations of the search once outputs are drawn to each other.
 _POOLED_EVALUATIONS = 5
+# The least noise that a search begins with.
 _MIN_NOISE = 1e-4
 
 
@@ -222,6 +224,7 @@ def maximise_evidence(
     noise: float = 0.0,
     max_evaluations: int = 100,
     pool: bool = False,
+    journal: Journal | None = None,
 ) -> Climb:
     """Set kernels, and noise unless it is fixed, to the maximum of the evidence, all outputs at once.
 
@@ -252,7 +255,7 @@ def maximise_evidence(
             evidence = float((0.5 * ((rows - center) / spread).square().sum(-1) - value).sum())
             recorder.add(evidence, evidence)
 
-        return minimise_each(loss, begin, most, observe=observe)
+        return minimise_each(loss, begin, most, observe=observe, journal=journal, recorder=recorder)
 
     def common_loss(rows: Tensor) -> Tensor:
         value = model.common_evidence(rows[:1])
@@ -283,8 +286,8 @@ def maximise_evidence(
 
 
 @torch.no_grad()
-def climb_evidence(model: ExactBatch, steps: int, learning_rate: float) -> Climb:
+def climb_evidence(model: ExactBatch, steps: int, learning_rate: float, journal: Journal | None = None) -> Climb:
     """Take Adam steps up the evidence from where the parameters are, as published, until they are over or Ctrl-C."""
-    rows, history = climb_each(model.value_and_gradient, model.parameter_rows(), steps, learning_rate)
+    rows, history = climb_each(model.value_and_gradient, model.parameter_rows(), steps, learning_rate, journal)
     model.set_parameter_rows(rows)
     return Climb(model.log_evidence(rows, torch.arange(len(rows), device=rows.device)), history)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manygp.data.search import CellSearch
@@ -24,10 +24,11 @@ from manygp.variational.known_inputs import KnownInputs
 if TYPE_CHECKING:
     from manygp.models.tlvmogp import TransformedLatentModel
 
-__all__ = ["NeighborPredictor", "ObservedCells"]
+__all__ = ["Local", "NeighborPredictor", "ObservedCells"]
 
-# Candidates for the neighbours of a cell: cells of outputs that are near, so many in all, and of the output itself.
-_CANDIDATES, _NEAR_OUTPUTS, _OWN = 96, 16, 16
+# Candidates for the neighbours of a cell: cells of outputs that are near, so many in all, of the output itself, and
+# outputs at the same input.
+_CANDIDATES, _NEAR_OUTPUTS, _OWN, _HERE = 96, 16, 16, 64
 # Numbers of rows A of neighbours that are held at a time.
 _CHUNK_NUMBERS = 6_000_000
 
@@ -80,29 +81,36 @@ class Local:
     ----------
     points
         Observed cells that are a neighbour of any, and the cells that are asked about behind them, u in all.
-    e, A, slope
-        Embeddings, rows of what inducing points explain, and slopes of means in h, of all points.
+    e, A, mean, slope
+        Embeddings, rows of what inducing points explain, means given q(v) alone, and slopes of these in h.
     cells
         Numbers of the observed cells.
-    at, weight
-        Points of the neighbours of every cell, and last itself; weights −b, 0 for none, and 1: what is left of the cell
-        is the sum of what is left of the points with these weights.
-    group
-        The points by cell.
-    mean, left
-        Mean, and variance that is left when v and h are known.
+    at, seen
+        Points of the neighbours of every cell, and last itself; and whether there is one.
     """
 
     points: Points
     e: Float[Tensor, "u e"]
     A: Float[Tensor, "u m"]
+    mean: Float[Tensor, " u"]
     slope: Float[Tensor, "u h"]
     cells: Int[Tensor, " n"]
     at: Int[Tensor, "b k"]
-    weight: Float[Tensor, "b k"]
-    group: Points
-    mean: Float[Tensor, " b"]
-    left: Float[Tensor, " b"]
+    seen: Bool[Tensor, "b k"]
+
+    @property
+    def group(self) -> Points:
+        """The points by cell."""
+        return self.points[self.at,]
+
+    @property
+    def rows(self) -> Float[Tensor, "b k m"]:
+        """The rows A by cell, zero where there is none."""
+        return self.A[self.at] * self.seen.unsqueeze(-1)
+
+    def covariance(self, values: Float[Tensor, "b k k"]) -> Float[Tensor, "b k k"]:
+        """A covariance by cell, zero where there is no neighbour."""
+        return torch.where(self.seen.unsqueeze(-1) & self.seen.unsqueeze(-2), values, 0.0)
 
 
 class NeighborPredictor:
@@ -154,7 +162,7 @@ class NeighborPredictor:
         return self._parts(self.cells.inputs[row], output, cells)
 
     def _parts(self, x: Tensor, outputs: Tensor, without: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN) * len(self.model.gp.Z)))
+        size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN + _HERE) * len(self.model.gp.Z)))
         parts = [
             self._some(*chunk) for chunk in zip(*(part.split(size) for part in (x, outputs, without)), strict=True)
         ]
@@ -164,16 +172,26 @@ class NeighborPredictor:
     def _some(
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        local, q = self.local(x, outputs, without), self.q
-        # What is left of everything that neighbours tell about as well: weights 1 and −b
-        weight = local.weight.unsqueeze(-1)
-        row = (weight * local.A[local.at]).sum(1)
-        known = ((row @ q.covariance) * row).sum(-1) + self._of_latents(local.group, local.slope[local.at], weight)
-        return local.mean, known, local.left
+        local = self.local(x, outputs, without)
+        μ, weight, d = self.weights(local)
+        return μ, self.known(local, weight), d
 
-    def local(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]) -> "Local":
+    def weights(self, local: Local) -> tuple[Float[Tensor, " b"], Float[Tensor, "b k 1"], Float[Tensor, " b"]]:
+        """Means of cells, weights of their points in what is left of them, and its variance when v and h are known."""
+        group, seen = local.group, local.seen
+        S = local.covariance(self.residual(local) + self.model.terms.covariance(group, group))
+        S_N, own = S[:, :-1, -1:], S[:, -1, -1]
+        if not self.has_noise:
+            S_N, own = self._without_noise(group, seen, S_N, own)
+        b = torch.cholesky_solve(S_N, safe_cholesky(S[:, :-1, :-1] + torch.diag_embed(self.noise(local))))
+        μ = local.mean[local.at[:, -1]] + (b.squeeze(-1) * self.misfit(local)).sum(-1)
+        d = (own - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
+        # What is left of everything that neighbours tell about as well: weights 1 and −b
+        weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
+        return μ, weight, d
+
+    def local(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]) -> Local:
         """Cells with their neighbours, but for the observed cells `without`; differentiable in x."""
-        model = self.model
         found = torch.as_tensor(self._candidates(x, outputs), device=x.device)
         found = torch.where(found == without.unsqueeze(-1), -1, found)
         # Cells that occur again and again are embedded once.
@@ -189,26 +207,36 @@ class NeighborPredictor:
         index, seen = index.gather(1, near), found.gather(1, near) >= 0
         # Neighbours first, the cell itself last.
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        group, A_group = both[at,], A[at] * seen.unsqueeze(-1)
-        S = self._residual(group, e[at], A_group, seen)
-        noise = model.noise_of(group.outputs[:, :-1]) * seen[:, :-1] + (~seen[:, :-1])
-        S_NN, S_N, own = S[:, :-1, :-1] + torch.diag_embed(noise), S[:, :-1, -1:], S[:, -1, -1]
-        if not self.has_noise:
-            S_N, own = self._without_noise(group, seen, S_N, own)
-        L = safe_cholesky(S_NN)
-        b = torch.cholesky_solve(S_N, L)
-        y = torch.where(seen[:, :-1], self.cells.y[cells[index]] - mean[index], 0.0)
-        μ = mean[at[:, -1]] + (b.squeeze(-1) * y).sum(-1)
-        d = (own - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
-        weight = torch.cat([-b.squeeze(-1), torch.ones_like(b[:, 0])], 1) * seen
-        return Local(both, e, A, slope, cells, at, weight, group, μ, d)
+        return Local(both, e, A, mean, slope, cells, at, seen)
+
+    def residual(self, local: Local) -> Float[Tensor, "b k k"]:
+        """K − A Aᵀ by cell: what inducing points leave of f."""
+        e, A = local.e[local.at], local.A[local.at]
+        return cross_covariance(self.model.gp.kernel, e, e) - A @ A.mT
+
+    def noise(self, local: Local) -> Float[Tensor, "b n"]:
+        """Noise variances of the neighbours, 1 where there is none."""
+        seen = local.seen[:, :-1]
+        return self.model.noise_of(local.points.outputs[local.at[:, :-1]]) * seen + ~seen
+
+    def misfit(self, local: Local) -> Float[Tensor, "b n"]:
+        """What q(v) leaves of the values of neighbours, 0 where there is none."""
+        at = local.at[:, :-1]
+        y = self.cells.y[local.cells[at]] - local.mean[at]
+        return torch.where(local.seen[:, :-1], y, 0.0)
+
+    def known(self, local: Local, weight: Float[Tensor, "b k 1"]) -> Float[Tensor, " b"]:
+        """Variance of weighted points that is due to q(v) and q(h)."""
+        row = (weight * local.rows).sum(1)
+        of_v = ((row @ self.q.covariance) * row).sum(-1)
+        return of_v + self._of_latents(local.group, local.slope[local.at], weight)
 
     def _candidates(self, x: Tensor, outputs: Tensor) -> IntArray:
         h = self.h[outputs].cpu().numpy() / self._h_unit
         near = min(_NEAR_OUTPUTS, len(self.search.h))
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
-        return self.search.candidates(x.detach().cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN)
+        return self.search.candidates(x.detach().cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN, _HERE)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""
@@ -243,10 +271,6 @@ class NeighborPredictor:
 
     def _cross(self, a: Points, b: Points, ea: Tensor, eb: Tensor, Aa: Tensor, Ab: Tensor) -> Tensor:
         return cross_covariance(self.model.gp.kernel, ea, eb) - Aa @ Ab.mT + self.model.terms.covariance(a, b)
-
-    def _residual(self, group: Points, e: Tensor, A: Tensor, seen: Tensor) -> Tensor:
-        S = self._cross(group, group, e, e, A, A)
-        return torch.where(seen.unsqueeze(-1) & seen.unsqueeze(-2), S, 0.0)
 
     def _without_noise(self, group: Points, seen: Tensor, S_N: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Covariances of the function itself, without terms that belong to observations."""

@@ -28,6 +28,7 @@ from manygp.variational.layout import CellGrid, grid_of_cells
 
 __all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
 
+# Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 
 

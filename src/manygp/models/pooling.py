@@ -10,6 +10,7 @@ __all__ = ["pooled_prior"]
 
 # Step of the finite differences, in logarithms of parameters.
 _STEP = 1e-3
+# Rounds in which the centre and the spread of many estimates are found.
 _ROUNDS = 100
 # Fewer problems than this cannot tell how much problems differ; a spread below the least makes no difference.
 _LEAST_PROBLEMS, _LEAST_SPREAD = 3, 0.03

@@ -33,10 +33,12 @@ _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS = 3, 20, 5_000_000
 _CELLS_PER_LOADING = 10
 # Share of inputs that may occur more than once.
 _MOST_REPEATED = 0.1
+# Numbers of effects to choose from.
 _RANKS = (1, 2, 3, 4, 6, 8)
 # Ranks are compared on so many cells at most, by a share of these that is held out: the least gain in nats for each,
 # and by how many standard errors it has to be beyond chance.
 _RANK_CELLS, HELD_SHARE, _LEAST_GAIN, _SURE = 1_000_000, 0.1, 0.01, 3.0
+# Cells that are worked on at once.
 _CHUNK_CELLS = 50_000
 # Steps of expectation maximisation; the noise that they begin with, and the least that they may leave.
 _STEPS, _FIRST_NOISE, _LEAST_NOISE = 40, 0.5, 1e-4

@@ -76,12 +76,15 @@ class TransformedLatentModel(LatentVariableModel):
 
     Attributes
     ----------
+    box
+        Least and largest inputs in units, shape (2, d), beyond which Φ bends no more; None where it may.
     observed
         The cells of the fit, which predictions from neighbours need; None without.
     """
 
     embedding: nn.Module
     gp: InducingGP
+    box: Tensor | None
     observed: ObservedCells | None
 
     def __init__(
@@ -102,6 +105,7 @@ class TransformedLatentModel(LatentVariableModel):
         self.linear_share, self.coordinates = linear_share, coordinates
         self.num_neighbors = num_neighbors
         self.observed, self.has_noise = None, True
+        self.register_buffer("box", None)
 
     @property
     def num_parameters(self) -> int:
@@ -117,7 +121,12 @@ class TransformedLatentModel(LatentVariableModel):
 
     def embed(self, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]) -> Float[Tensor, "b e"]:
         """Φ(x, h) of every pair, in the dtype of x; the network itself, any module, works in its own float64."""
-        return self.embedding(torch.cat([x.to(h.dtype), h], -1) / self.units).to(x.dtype)
+        pairs = torch.cat([x.to(h.dtype), h], -1) / self.units
+        if self.box is None:
+            return self.embedding(pairs).to(x.dtype)
+        # Beyond the inputs of the fit nothing is known of bends: they stay what they are at the edge.
+        inside = torch.cat([pairs[:, : x.shape[-1]].clamp(*self.box), pairs[:, x.shape[-1] :]], -1)
+        return (self.embedding(inside) + pairs - inside).to(x.dtype)
 
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""

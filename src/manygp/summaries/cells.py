@@ -194,7 +194,8 @@ class JointCells:
         """Means and variances of W y in every component of the mixture, shape (s, g) each, for Gaussian values."""
         outputs = self.outputs(np.arange(self.num_cells))
         scaled = sparse.csr_array(W.multiply(self._scaling.y_scale[outputs]))
-        mean, variance = moments_of_sums(self.view, scaled, self._order(), self._chunk_cells, self.joint.num_components)
+        weight = self.joint.num_components * self.joint.num_points**2
+        mean, variance = moments_of_sums(self.view, scaled, self._order(), self._chunk_cells, weight)
         result = mean.cpu().numpy() + W @ self._scaling.y_center[outputs], variance.cpu().numpy()
         if isinstance(self.likelihood, Noiseless):
             return result

@@ -7,9 +7,21 @@ a paper has none.
 from manygp.terms.level import Level
 from manygp.terms.own import OwnPart
 from manygp.terms.row_effects import RowEffects
+from manygp.terms.shared import SharedPart
 from manygp.terms.shocks import SharedShocks
 from manygp.terms.term import Points, Term
 from manygp.terms.terms import Terms, make_term
 from manygp.terms.trend import Trend
 
-__all__ = ["Level", "OwnPart", "Points", "RowEffects", "SharedShocks", "Term", "Terms", "Trend", "make_term"]
+__all__ = [
+    "Level",
+    "OwnPart",
+    "Points",
+    "RowEffects",
+    "SharedPart",
+    "SharedShocks",
+    "Term",
+    "Terms",
+    "Trend",
+    "make_term",
+]

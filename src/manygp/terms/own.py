@@ -1,18 +1,17 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
+import math
 from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from manygp.kernels import stationary
-from manygp.quadrature import unit_frequencies
+from manygp.terms.matern import Matern
 from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["OwnPart"]
 
-_SMOOTHNESS = 1.5
 # Prior variance of the deviations of log variances from what latent vectors say.
 _SPREAD = 1.0
 
@@ -24,43 +23,38 @@ class OwnPart(Term):
     ----------
     num_outputs, latent_dim
         Number of outputs and of latent dimensions.
-    lengthscale
-        Lengthscales of κ in scaled units, shape (d,).
-    variance
-        Variance d of all outputs to start from.
+    num_features, half_integer
+        Number of inputs, and twice the smoothness of κ.
     """
 
-    name = "own part"
-    is_process = True
+    name, has_amplitude, is_process = "own part", True, True
 
-    def __init__(self, num_outputs: int, latent_dim: int, lengthscale: Float[Tensor, " d"], variance: float = 0.1):
+    def __init__(self, num_outputs: int, latent_dim: int, num_features: int, half_integer: int = 3):
         super().__init__()
         self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)
-        self.log_lengthscale = nn.Parameter(lengthscale.double().log())
-        with torch.no_grad():
-            self.log_variance.center.fill_(variance).log_()
+        self.kernel = Matern(num_features, half_integer)
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.kernel.half_integer,)
 
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
-        self.log_lengthscale.copy_(lengthscale.log())
+        self.kernel.set_lengthscale(lengthscale)
         self.log_variance.center.fill_(noise).log_()
 
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        self.log_variance.center.add_(math.log(factor))
+
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
-        lengthscale = self.log_lengthscale.exp()
-        one = torch.ones_like(lengthscale[0])
-        ρ = stationary(a.x.double() / lengthscale, b.x.double() / lengthscale, one, _SMOOTHNESS)
-        return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * ρ, 0.0)
+        return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * self.kernel(a, b), 0.0)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._sd(points).squeeze(-1).square()
 
     def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        lengthscale = self.log_lengthscale.exp().detach()
-        directions, _ = unit_frequencies(num_features // 2, len(lengthscale), _SMOOTHNESS, seed)
-        angle = points.x.double() @ (directions.to(lengthscale) / lengthscale).T
-        # d_p κ ≈ d_p φᵀφ with as many cosines as sines
-        φ = torch.cat([angle.cos(), angle.sin()], -1) * (2.0 / num_features) ** 0.5
-        yield self._sd(points) * φ, points.outputs
+        # d_p κ ≈ d_p φᵀφ
+        yield self._sd(points) * self.kernel.features(points, num_features, seed), points.outputs
 
     def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
         return (0.5 * self.log_variance(points.outputs, points.h)).exp()

@@ -26,8 +26,7 @@ class SharedShocks(Term):
         Source of the loadings to start from, for at zero all gradients are zero; None is one that is always the same.
     """
 
-    name = "shared shocks"
-    is_noise = True
+    name, is_noise, has_amplitude = "shared shocks", True, True
 
     def __init__(
         self, num_outputs: int, latent_dim: int, rank: int, scale: float, generator: torch.Generator | None = None
@@ -43,6 +42,11 @@ class SharedShocks(Term):
     @torch.no_grad()
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         self.loading.deviation.mul_(noise**0.5)
+
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        for part in self.loading.parameters():
+            part.mul_(factor**0.5)
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         return torch.where(a.has_input_of(b), self._loading(a) @ self._loading(b).mT, 0.0)

@@ -56,6 +56,8 @@ class Term(nn.Module):
     is_noise: ClassVar[bool] = False
     #: Whether `rows` are random features, right on average alone.
     is_process: ClassVar[bool] = False
+    #: Whether the term has a covariance, which `rescale` multiplies.
+    has_amplitude: ClassVar[bool] = False
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the term beside those of its model, with which `terms.make_term` makes one like it."""
@@ -63,6 +65,9 @@ class Term(nn.Module):
 
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         """Begin with lengthscales of the inputs and a noise variance that the data tell."""
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the covariance of the term by a factor."""
 
     # -- what a cell has of it -----------------------------------------------------------------------------------
 
@@ -163,6 +168,15 @@ class RowValues(nn.Module):
     def forward(self, outputs: Int[Tensor, "*g"], h: Float[Tensor, "*g h"]) -> Float[Tensor, "*g k"]:
         """The numbers of some outputs with latent vectors h."""
         return self.center + h @ self.slope + self._deviations(outputs)
+
+    @torch.no_grad()
+    def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
+        """Begin as loadings of factors: of what all outputs share first, then of each latent dimension.
+
+        With latent vectors at the loadings of factors, θ_p = (s₀, s₁ h_p1, s₂ h_p2, …).
+        """
+        self.center.zero_()[0] = spread[0]
+        self.slope.zero_()[:, 1:] = torch.diag(spread[1:]).to(self.slope)[:, : len(self.center) - 1]
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """−log N(δ_p | 0, τ² I) without its constant."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manygp.terms.level import Level
 from manygp.terms.own import OwnPart
 from manygp.terms.row_effects import RowEffects
+from manygp.terms.shared import SharedPart
 from manygp.terms.shocks import SharedShocks
 from manygp.terms.term import Points, Term
 from manygp.terms.trend import Trend
@@ -115,7 +116,8 @@ def make_term(
     makers: dict[str, Callable[..., Term]] = {
         Level.name: lambda: Level(p, sparse),
         Trend.name: lambda: Trend(p, h, d),
-        OwnPart.name: lambda: OwnPart(p, h, torch.ones(d)),
+        OwnPart.name: lambda half_integer: OwnPart(p, h, d, half_integer),
+        SharedPart.name: lambda rank, half_integer: SharedPart(p, h, d, rank, half_integer, _SHOCK_SCALE),
         SharedShocks.name: lambda rank: SharedShocks(p, h, rank, _SHOCK_SCALE, generator),
         RowEffects.name: lambda rows, effects: RowEffects(p, d, rows, effects),
     }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manygp.errors import NumericalError
 from manygp.training.each import Problems
 from manygp.training.history import History, Recorder
+from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.variational import ElboTerms
 
 __all__ = ["climb", "climb_each"]
@@ -24,6 +25,8 @@ def climb(
     num_cells: int,
     max_steps: int,
     natural_rate: float = 0.0,
+    journal: Journal | None = None,
+    buffers: Iterable[Tensor] = (),
 ) -> History:
     """Maximise a bound that needs no draws by L-BFGS; the best that was found stands, whatever ends the climb.
 
@@ -43,6 +46,10 @@ def climb(
         Most iterations.
     natural_rate
         That of the steps which `bound` takes, for the records.
+    journal
+        Where iterations are noted; a climb that it has seen goes on where it was.
+    buffers
+        What `bound` changes on the way, for the journal.
 
     Raises
     ------
@@ -53,7 +60,7 @@ def climb(
     optimizer = torch.optim.LBFGS(
         learned, max_iter=1, max_eval=20, history_size=20, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
     )
-    recorder, best = Recorder(), _Best(learned)
+    recorder, best, reason, journal, changed = Recorder(), _Best(learned), "", journal or Journal(), list(buffers)
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -62,8 +69,26 @@ def climb(
         loss.backward()
         return best.see(float(loss.detach()), terms)
 
-    reason = ""
+    def state() -> State:
+        return {
+            "values": copied([*learned, *changed]),
+            "optimizer": copied(optimizer.state_dict()),
+            "best": copied({"loss": best.loss, "terms": best.terms, "kept": best.kept}),
+            "history": told_history(recorder.history),
+            "reason": reason,
+        }
+
+    saved = journal.begin()
+    if saved is not None:
+        with torch.no_grad():
+            for own, value in zip([*learned, *changed], saved["values"], strict=True):
+                own.copy_(value)
+        optimizer.load_state_dict(copied(saved["optimizer"]))
+        vars(best).update(copied(saved["best"]))
+        recorder.history, reason = recalled_history(saved["history"]), saved["reason"]
     while not reason:
+        if journal.is_active:
+            journal.note(state())
         try:
             optimizer.step(closure)
         except NumericalError:
@@ -78,6 +103,10 @@ def climb(
                 "standardize at True."
             )
         reason = reason or _reason_to_stop(recorder.history["bound"], num_cells, max_steps)
+    if journal.is_active:
+        if reason != "interrupted":
+            journal.note(state())
+        journal.flush()
     best.restore()
     with torch.no_grad():
         bound()
@@ -119,7 +148,11 @@ def _reason_to_stop(course: list[float], num_cells: int, max_steps: int) -> str:
 
 @torch.no_grad()
 def climb_each(
-    problems: Problems, rows: Float[Tensor, "u k"], steps: int, learning_rate: float
+    problems: Problems,
+    rows: Float[Tensor, "u k"],
+    steps: int,
+    learning_rate: float,
+    journal: Journal | None = None,
 ) -> tuple[Float[Tensor, "u k"], History]:
     """Take Adam steps up many functions from where their parameters are, until they are over or Ctrl-C.
 
@@ -133,16 +166,32 @@ def climb_each(
         Parameters of every problem.
     steps, learning_rate
         Number and size of the steps.
+    journal
+        Where steps are noted; a climb that it has seen goes on where it was.
     """
-    rows, recorder, reason = rows.clone(), Recorder(), "epochs"
+    rows, recorder, reason, journal = rows.clone(), Recorder(), "epochs", journal or Journal()
     which: Int[Tensor, " u"] = torch.arange(len(rows), device=rows.device)
     optimizer = torch.optim.Adam([rows], lr=learning_rate)
+
+    def note() -> None:
+        if journal.is_active:
+            parts = {"rows": copied(rows), "optimizer": copied(optimizer.state_dict())}
+            journal.note(parts | {"history": told_history(recorder.history)})
+
+    saved = journal.begin()
+    if saved is not None:
+        rows.copy_(saved["rows"])
+        optimizer.load_state_dict(copied(saved["optimizer"]))
+        recorder.history = recalled_history(saved["history"])
     try:
-        for _ in range(steps):
+        while len(recorder.history) < steps:
+            note()
             value, gradient = problems(rows, which)
             rows.grad = -gradient
             optimizer.step()
             recorder.add(float(value.sum()), float(value.sum()), learning_rate=learning_rate)
+        note()
     except KeyboardInterrupt:
         reason = "interrupted"
+    journal.flush()
     return rows.detach(), recorder.end(reason)

@@ -7,6 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.training.history import Recorder
+from manygp.training.journal import Journal, copied, recalled_history, told_history
+
 __all__ = ["Minimum", "minimise_each"]
 
 # A step must bring this share of what the slope promises, and shrinks by this factor when it does not.
@@ -40,6 +43,8 @@ def minimise_each(
     max_evaluations: int = 100,
     tolerance: float = 1e-6,
     observe: Callable[[Float[Tensor, "u k"], Float[Tensor, " u"]], None] | None = None,
+    journal: Journal | None = None,
+    recorder: Recorder | None = None,
 ) -> Minimum:
     """Minimise u independent functions of k variables.
 
@@ -59,40 +64,78 @@ def minimise_each(
         Relative gain at which a problem counts as solved.
     observe
         Called after every evaluation with where each problem is, and its value there.
+    journal
+        Where evaluations are noted; a search that it has seen goes on where it was.
+    recorder
+        What `observe` writes to, for the journal.
     """
-    x = start.clone()
+    journal, recorder = journal or Journal(), recorder or Recorder()
+    saved, evaluations = journal.begin(), 1
+    if saved is not None:
+        at: dict[str, Tensor] = copied(saved["at"])
+        evaluations, recorder.history = saved["evaluations"], recalled_history(saved["history"])
+    else:
+        at = _begin(problems, start)
+
+    def note() -> None:
+        if journal.is_active:
+            told = {"evaluations": evaluations, "history": told_history(recorder.history)}
+            journal.note({"at": copied(at), **told})
+
+    while len(at["which"]) and evaluations < max_evaluations:
+        note()
+        try:
+            at = _iterate(problems, at, tolerance)
+        except KeyboardInterrupt:
+            journal.flush()
+            return Minimum(at["x"], at["result"], evaluations, "interrupted")
+        evaluations += 1
+        if observe is not None:
+            observe(at["x"], at["result"])
+    note()
+    journal.flush()
+    return Minimum(at["x"], at["result"], evaluations, "budget" if len(at["which"]) else "converged")
+
+
+def _begin(problems: Problems, start: Float[Tensor, "u k"]) -> dict[str, Tensor]:
+    """Where all problems are, with their values; and of those that are open, `which` they are and all else."""
+    x, k = start.clone(), start.shape[1]
     which = torch.arange(len(x), device=x.device)
     value, gradient = problems(x, which)
-    result, evaluations = value.clone(), 1
-    k = x.shape[1]
-    H = torch.eye(k, dtype=x.dtype, device=x.device).expand(len(x), k, k).clone()
-    fresh = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    step = _first_step(gradient)
-    here, length = x.clone(), torch.ones_like(value)
-    while len(which) and evaluations < max_evaluations:
-        trial = here + length.unsqueeze(-1) * step
-        try:
-            new_value, new_gradient = problems(trial, which)
-        except KeyboardInterrupt:
-            return Minimum(x, result, evaluations, "interrupted")
-        evaluations += 1
-        slope = (gradient * step).sum(-1)
-        accepted = new_value.nan_to_num(torch.inf) <= value + _ARMIJO * length * slope
-        gain = torch.where(accepted, value - new_value, torch.inf)
-        H = torch.where(accepted.view(-1, 1, 1), _update(H, trial - here, new_gradient - gradient, fresh), H)
-        fresh &= ~accepted
-        row = accepted.unsqueeze(-1)
-        here, gradient = torch.where(row, trial, here), torch.where(row, new_gradient, gradient)
-        value = torch.where(accepted, new_value, value)
-        step = torch.where(row, _direction(H, gradient), step)
-        length = torch.where(accepted, torch.ones_like(length), _SHRINK * length)
-        x[which], result[which] = here, value
-        if observe is not None:
-            observe(x, result)
-        open_ = (gain > tolerance * value.abs().clamp(min=1.0)) & (length > _MIN_LENGTH)
-        which, here, gradient, value = which[open_], here[open_], gradient[open_], value[open_]
-        H, step, length, fresh = H[open_], step[open_], length[open_], fresh[open_]
-    return Minimum(x, result, evaluations, "budget" if len(which) else "converged")
+    return {
+        "x": x,
+        "result": value.clone(),
+        "which": which,
+        "here": x.clone(),
+        "value": value,
+        "gradient": gradient,
+        "H": torch.eye(k, dtype=x.dtype, device=x.device).expand(len(x), k, k).clone(),
+        "fresh": torch.ones(len(x), dtype=torch.bool, device=x.device),
+        "step": _first_step(gradient),
+        "length": torch.ones_like(value),
+    }
+
+
+def _iterate(problems: Problems, at: dict[str, Tensor], tolerance: float) -> dict[str, Tensor]:
+    """Evaluate all open problems once, take the steps that lead down, and leave out what is solved."""
+    which, here, value, gradient = at["which"], at["here"], at["value"], at["gradient"]
+    H, fresh, step, length = at["H"], at["fresh"], at["step"], at["length"]
+    trial = here + length.unsqueeze(-1) * step
+    new_value, new_gradient = problems(trial, which)
+    slope = (gradient * step).sum(-1)
+    accepted = new_value.nan_to_num(torch.inf) <= value + _ARMIJO * length * slope
+    gain = torch.where(accepted, value - new_value, torch.inf)
+    H = torch.where(accepted.view(-1, 1, 1), _update(H, trial - here, new_gradient - gradient, fresh), H)
+    row = accepted.unsqueeze(-1)
+    here, gradient = torch.where(row, trial, here), torch.where(row, new_gradient, gradient)
+    value = torch.where(accepted, new_value, value)
+    step = torch.where(row, _direction(H, gradient), step)
+    length = torch.where(accepted, torch.ones_like(length), _SHRINK * length)
+    x, result = at["x"].index_copy(0, which, here), at["result"].index_copy(0, which, value)
+    open_ = (gain > tolerance * value.abs().clamp(min=1.0)) & (length > _MIN_LENGTH)
+    rest = {"which": which, "here": here, "value": value, "gradient": gradient, "H": H, "fresh": fresh & ~accepted}
+    rest |= {"step": step, "length": length}
+    return {"x": x, "result": result} | {name: part[open_] for name, part in rest.items()}
 
 
 def _first_step(gradient: Tensor) -> Tensor:

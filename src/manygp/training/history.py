@@ -2,10 +2,11 @@
 
 import time
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pandas as pd
 
-__all__ = ["EpochRecord", "History", "Recorder"]
+__all__ = ["Correction", "EpochRecord", "History", "Recorder"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,19 @@ class EpochRecord:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Correction:
+    """Something that was changed once training was over: what, why, and what came of it."""
+
+    name: str
+    reason: str
+    effect: str
+    seconds: float
+
+
 @dataclass(repr=False)
 class History:
-    """The records of all epochs, and why training stopped.
+    """How a model came about: the records of all epochs, why training stopped, and what was before and after it.
 
     Attributes
     ----------
@@ -37,10 +48,25 @@ class History:
         "converged", "epochs" (the number asked for was reached), "budget", "interrupted", "start" (which the model went
         back to, since no epoch improved on it), or "failed" (a step led to where nothing can be computed, and what was
         found before it stands).
+    stages
+        Seconds of the survey of the table, the start, the training and the corrections.
+    survey
+        What was found out about the table, a line for each fact that was asked for.
+    corrections
+        What was changed once training was over, one `Correction` for each that was tried.
     """
 
     records: list[EpochRecord] = field(default_factory=list)
     stop_reason: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+    survey: dict[str, str] = field(default_factory=dict)
+    corrections: list[Correction] = field(default_factory=list)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "History":
+        """What `dataclasses.asdict` made of a history."""
+        parts = {name: [kind(**part) for part in plain[name]] for name, kind in _PARTS.items()}
+        return cls(**plain | parts)
 
     def __repr__(self) -> str:
         if not self.records:
@@ -63,6 +89,9 @@ class History:
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""
         return pd.DataFrame([asdict(record) for record in self.records])
+
+
+_PARTS: dict[str, Any] = {"records": EpochRecord, "corrections": Correction}
 
 
 class Recorder:

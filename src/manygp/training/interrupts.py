@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["ending_early", "held_back"]
+__all__ = ["ending_early", "held_back", "time_limit"]
 
 # What a batch system, a service manager or a terminal that closes sends; not every system has all of them.
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -40,6 +40,28 @@ def ending_early(once: bool = False) -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let the end of some time do what Ctrl-C does: a fit keeps what it has learnt, anything else is interrupted.
+
+    Where there are no timers, or in another thread, time has no end.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
 
 
 @contextmanager

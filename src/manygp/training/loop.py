@@ -1,23 +1,33 @@
 """The training loop."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manygp.data import Plan
+from manygp.data import Batch, Plan
 from manygp.errors import NumericalError
 from manygp.likelihoods import Likelihood
 from manygp.training.history import EpochRecord, History
+from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.training.progress import Progress
 from manygp.training.schedule import Schedule
 from manygp.variational import CellBatch, ElboTerms
 
 __all__ = ["Trainable", "TrainingSettings", "settle", "train"]
+
+# A run remembers where it is every so many steps, more where there are more numbers to copy.
+_LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
+# How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.
+_RETREATS, _SMALLER = 2, 0.3
+_COUNTS = ("step", "taken", "retreats", "is_open")
 
 
 class Trainable(Protocol):
@@ -36,6 +46,15 @@ class Trainable(Protocol):
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters with their names."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and all else that changes, by name."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        """Take back what `state_dict` gave."""
 
     def train(self, mode: bool = True) -> object:
         """Switch training mode."""
@@ -77,48 +96,224 @@ def train(
     seed: int,
     progress: Progress,
     before_epoch: Callable[[int], None] | None = None,
+    journal: Journal | None = None,
 ) -> History:
     """Maximise the bound of a model over the batches of a plan.
 
-    Ctrl-C ends the run early and keeps what was learnt. `before_epoch` is called with the number of epochs done.
+    Ctrl-C ends the run early and keeps what was learnt. `before_epoch` is called with the number of epochs done. Where
+    numbers are no longer finite, the run goes back to its last good state and takes smaller steps, twice at most. A run
+    that its journal has seen before goes on where it was, and ends as if it had never stopped.
 
     Raises
     ------
     NumericalError
-        If the bound is no longer finite.
+        If numbers are no longer finite for the third time.
     """
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    optimizers = _optimizers(model, settings)
-    history, step = History(), 0
-    # What somebody has fixed for good stays so.
-    learned = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
+    run = _Run(model, plan, schedule, settings, dtype, device, seed, before_epoch, journal or Journal())
     model.train(True)
     with progress:
         try:
+            run.resume()
             while not schedule.is_over:
-                if before_epoch is not None:
-                    before_epoch(len(history))
-                frozen = len(history) < settings.frozen_epochs
-                for parameter in learned:
-                    parameter.requires_grad_(not frozen)
-                started, sums = time.perf_counter(), torch.zeros(4, dtype=torch.float64, device=device)
-                for batch in plan.epoch(rng):
-                    rates = schedule.rates(step) if settings.schedule else (schedule.learning_rate, 0.0)
-                    cells = CellBatch.from_arrays(batch, dtype, device)
-                    sums += _step(model, cells, generator, optimizers, rates, settings, plan.table.num_observed)
-                    step += 1
-                record = _record(len(history) + 1, sums / len(plan), rates, time.perf_counter() - started)
-                history.records.append(record)
-                schedule.record(record.bound / plan.table.num_observed)
-                progress.update(len(history), schedule.end, record.bound / plan.table.num_observed)
-            history.stop_reason = schedule.stop_reason
+                if run.epoch():
+                    bound = run.history.records[-1].bound / plan.table.num_observed
+                    progress.update(len(run.history), schedule.end, bound)
+            run.history.stop_reason = schedule.stop_reason
+            run.end()
         except KeyboardInterrupt:
-            history.stop_reason = "interrupted"
-    for parameter in learned:
+            run.history.stop_reason = "interrupted"
+            run.journal.flush()
+    for parameter in run.learned:
         parameter.requires_grad_(True)
     model.train(False)
-    return history
+    return run.history
+
+
+class _Run:
+    """A run of the loop, as far as it has come."""
+
+    def __init__(
+        self,
+        model: Trainable,
+        plan: Plan,
+        schedule: Schedule,
+        settings: TrainingSettings,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int,
+        before_epoch: Callable[[int], None] | None,
+        journal: Journal,
+    ):
+        self.model, self.plan, self.schedule, self.settings = model, plan, schedule, settings
+        self.dtype, self.device, self.before_epoch, self.journal = dtype, device, before_epoch, journal
+        self.rng = np.random.default_rng(seed)
+        self.generator = torch.Generator(device=device).manual_seed(seed)
+        self.optimizers = _optimizers(model, settings)
+        # What somebody has fixed for good stays so.
+        self.learned = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
+        self.history, self.step, self.retreats = History(), 0, 0
+        # Of the epoch at hand: where its order began, batches and seconds so far, and sums over these batches.
+        self.order, self.taken, self.seconds = self.rng.bit_generator.state, 0, 0.0
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)
+        self.is_open, self.good = False, State()
+        # Parameters after the last step, while somebody looks at every one of them.
+        self.watched: dict[str, Tensor] | None = None
+        numbers = sum(parameter.numel() for parameter in model.parameters())
+        self.interval = max(_LOOK_STEPS, numbers // _NUMBERS_PER_STEP)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def epoch(self) -> bool:
+        """Take the steps of an epoch that are still to come; tells whether it came to its end."""
+        try:
+            self._finish_epoch()
+        except NumericalError as error:
+            self._go_back(error)
+            return False
+        return True
+
+    def _finish_epoch(self) -> None:
+        if not self.is_open:
+            self._open()
+        frozen = len(self.history) < self.settings.frozen_epochs
+        for parameter in self.learned:
+            parameter.requires_grad_(not frozen)
+        started = time.perf_counter() - self.seconds
+        for batch in self._batches():
+            self.seconds = time.perf_counter() - started
+            self._look()
+            self._take(batch)
+        bound, expected_log_lik, kl_u, kl_h = (self.sums / len(self.plan)).tolist()
+        self._check(bound)
+        rates, seconds = self._rates(self.step - 1), time.perf_counter() - started
+        record = EpochRecord(len(self.history) + 1, bound, expected_log_lik, kl_u, kl_h, *rates, seconds)
+        self.history.records.append(record)
+        self.schedule.record(record.bound / self.plan.table.num_observed)
+        self.is_open = False
+
+    def _open(self) -> None:
+        if self.before_epoch is not None:
+            self.before_epoch(len(self.history))
+        self.order, self.taken, self.seconds, self.is_open = self.rng.bit_generator.state, 0, 0.0, True
+        self.sums = torch.zeros_like(self.sums)
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches of the epoch at hand that are still to come."""
+        self.rng.bit_generator.state = self.order
+        return itertools.islice(self.plan.epoch(self.rng), self.taken, None)
+
+    def _take(self, batch: Batch) -> None:
+        cells = CellBatch.from_arrays(batch, self.dtype, self.device)
+        rates, num_observed = self._rates(self.step), self.plan.table.num_observed
+        self.sums += _step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
+        self.step, self.taken = self.step + 1, self.taken + 1
+        if self.watched is not None:
+            self._check(float(self.sums[0]))
+            self.watched = copied(dict(self.model.named_parameters()))
+
+    def _rates(self, step: int) -> tuple[float, float]:
+        return self.schedule.rates(step) if self.settings.schedule else (self.schedule.learning_rate, 0.0)
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Go on where the journal has seen this run, if it has."""
+        state = self.journal.begin()
+        if state is not None:
+            self._recall(state)
+
+    def end(self) -> None:
+        """Tell the journal that the run is over."""
+        if self.journal.is_active:
+            self.journal.note(self._state())
+            self.journal.flush()
+
+    def _state(self) -> State:
+        """All that the rest of the run depends on."""
+        return {
+            "model": copied(self.model.state_dict()),
+            "optimizers": [copied(optimizer.state_dict()) for optimizer in self.optimizers],
+            "schedule": copied(vars(self.schedule)),
+            "history": told_history(self.history),
+            "generator": self.generator.get_state(),
+            "rng": self.rng.bit_generator.state,
+            "plan": self.plan.state() if self.is_open or self.step else {},
+            "order": self.order,
+            "sums": self.sums.clone(),
+            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in _COUNTS},
+        }
+
+    def _recall(self, state: State) -> None:
+        self.model.load_state_dict(state["model"])
+        for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(copied(own))
+        vars(self.schedule).update(copied(state["schedule"]))
+        self.history = recalled_history(state["history"])
+        self.generator.set_state(state["generator"].cpu())
+        self.rng.bit_generator.state = state["rng"]
+        if state["plan"]:
+            self.plan.restore(state["plan"])
+        self.order, self.sums, self.seconds = state["order"], state["sums"].to(self.device, copy=True), state["seconds"]
+        for name in _COUNTS:
+            setattr(self, name, state[name])
+
+    # -- numbers that are none -----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Now and then, remember where the run is, if all is well."""
+        if self.step % self.interval:
+            return
+        self._check(float(self.sums[0]))
+        self.good = self._state()
+        self.journal.note(self.good)
+
+    def _check(self, bound: float) -> None:
+        """Refuse a bound, or parameters, that are not finite."""
+        are_finite = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all()
+        if not np.isfinite(bound) or not bool(are_finite):
+            shown = bound if not np.isfinite(bound) else np.nan
+            raise NumericalError(
+                f"The bound became {shown} in epoch {len(self.history) + 1}: lower learning_rate, use dtype='float64', "
+                "or check the data for extreme values."
+            )
+
+    def _go_back(self, error: NumericalError) -> None:
+        """Begin again at the last good state with smaller steps, unless that has been tried."""
+        retreats = self.retreats + 1
+        if not self.good or retreats > _RETREATS:
+            name = self._culprit() if self.good else None
+            told = "" if name is None else f" What went wrong first is {name}."
+            raise NumericalError(f"{error}{told}") from error
+        epoch = len(self.history) + 1
+        self._recall(self.good)
+        self.retreats, self.schedule.learning_rate = retreats, _SMALLER * self.schedule.learning_rate
+        warnings.warn(
+            f"Numbers were no longer finite in epoch {epoch}: training goes back to step {self.step} with a learning "
+            f"rate of {self.schedule.learning_rate:.2g}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+    def _culprit(self) -> str | None:
+        """Name of the parameter that went wrong, found by taking the steps since the last good state once more."""
+        self._recall(self.good)
+        good = self.watched = copied(dict(self.model.named_parameters()))
+        with suppress(NumericalError):
+            while not self.schedule.is_over:
+                self._finish_epoch()
+        if bool(self.sums.isfinite().all()):
+            for name, value in self.model.named_parameters():
+                if not bool(value.isfinite().all()):
+                    return name
+        # All were finite, and led to where nothing can be computed: one of them has moved farthest.
+        moves = {
+            name: float(((value - good[name]).abs() / (1.0 + good[name].abs())).max())
+            for name, value in self.watched.items()
+            if value.numel()
+        }
+        farthest = max(moves, key=lambda name: moves[name], default=None)
+        return farthest if farthest is not None and moves[farthest] > 0.0 else None
 
 
 @torch.no_grad()
@@ -195,13 +390,3 @@ def _clip(parameters: Iterable[Tensor], max_norm: float) -> None:
     norm = torch.stack([part.square().sum() for part in parts]).sum().sqrt()
     for part in parts:
         part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-
-
-def _record(epoch: int, means: Tensor, rates: tuple[float, float], seconds: float) -> EpochRecord:
-    bound, expected_log_lik, kl_u, kl_h = means.tolist()
-    if not np.isfinite(bound):
-        raise NumericalError(
-            f"The bound became {bound} in epoch {epoch}: lower learning_rate, use dtype='float64', or check the data "
-            "for extreme values."
-        )
-    return EpochRecord(epoch, bound, expected_log_lik, kl_u, kl_h, *rates, seconds)

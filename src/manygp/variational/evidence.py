@@ -32,12 +32,35 @@ from manygp.linalg import (
 )
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = ["Evidence", "GaussianEvidence", "blur", "is_precise_enough", "leftover", "projection_matrices", "statistics"]
+__all__ = [
+    "Evidence",
+    "GaussianEvidence",
+    "Natural",
+    "blur",
+    "is_precise_enough",
+    "leftover",
+    "projection_matrices",
+    "statistics",
+    "under_prior",
+]
 
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
 # Largest error of the precision that rounding may cause.
 _MAX_ROUNDING = 1e-2
+
+
+#: Natural parameters θ = S⁻¹ m and Λ = S⁻¹ of a Gaussian.
+Natural = tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m m"]]
+
+
+def under_prior(target: Natural, prior: Natural | None) -> Natural:
+    """What becomes of (θ̂, Λ̂), which is under N(0, I), under another prior (θ₀, Λ₀): (θ̂ + θ₀, Λ̂ + Λ₀ − I)."""
+    if prior is None:
+        return target
+    precision = target[1] + prior[1]
+    precision.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    return target[0] + prior[0], precision
 
 
 class Evidence(ABC):
@@ -52,13 +75,14 @@ class Evidence(ABC):
         """(θ̂, Λ̂): where a natural step of rate 1 leads when each cell counts `weight` times."""
 
     def natural_step(
-        self, posterior: NaturalPosterior, weight: float, rate: float
+        self, posterior: NaturalPosterior, weight: float, rate: float, prior: Natural | None = None
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Take a natural step of some rate; returns a data term, and the q(v) that it was computed with.
 
-        That is the new q(v) here. A leaf whose work over the batch is different for every q(v) may do it once.
+        That is the new q(v) here. A leaf whose work over the batch is different for every q(v) may do it once. `prior`
+        are θ and Λ of a prior of v other than N(0, I).
         """
-        posterior.step(*self.natural_target(posterior, weight), rate)
+        posterior.step(*under_prior(self.natural_target(posterior, weight), prior), rate)
         q = posterior.moments()
         return self.expected_log_lik(q), q
 

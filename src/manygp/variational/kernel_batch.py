@@ -11,7 +11,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from manygp.kernels import cross_covariance, is_fused, kernel_diagonal, make_kernel, smoothness, stationary
+from manygp.kernels import (
+    LatentKernel,
+    cross_covariance,
+    is_fused,
+    kernel_diagonal,
+    make_kernel,
+    smoothness,
+    stationary,
+)
 
 __all__ = ["Covariance", "KernelBatch", "Mixture", "covariance_of"]
 
@@ -87,7 +95,7 @@ class KernelBatch(nn.Module):
     @property
     def is_fused(self) -> bool:
         """Whether the closed form computes these kernels: scaled RBF or Matern on all dimensions, nothing more."""
-        return is_fused(self.kernel)
+        return is_fused(self.kernel) and not isinstance(self.kernel, LatentKernel)
 
     def rows(self, which: Int[Tensor, " r"] | None = None, sparse: bool = False) -> dict[str, Tensor]:
         """Free parameters of some kernels by name, first axis r; those of all kernels by default.

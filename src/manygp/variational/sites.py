@@ -26,7 +26,15 @@ from manygp.linalg import (
     whitened,
     with_gradients,
 )
-from manygp.variational.evidence import MIN_VARIANCE, Evidence, blur, is_precise_enough, projection_matrices
+from manygp.variational.evidence import (
+    MIN_VARIANCE,
+    Evidence,
+    Natural,
+    blur,
+    is_precise_enough,
+    projection_matrices,
+    under_prior,
+)
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.trust import MAX_VARIANCE, natural_step, precisions, trusted_sites
 
@@ -105,12 +113,13 @@ class SiteEvidence(Evidence):
         return self._target(self._sites(posterior.moments()), weight)
 
     def natural_step(
-        self, posterior: NaturalPosterior, weight: float, rate: float
+        self, posterior: NaturalPosterior, weight: float, rate: float, prior: Natural | None = None
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
         q = posterior.moments()
         sites = self._sites(q)
-        natural_step(posterior, q, *self._target(sites, weight), rate, self._moves(sites))
+        target = under_prior(self._target(sites, weight), prior)
+        natural_step(posterior, q, *target, rate, self._moves(sites))
         return sites.total, q
 
     def _sites(self, q: PosteriorMoments) -> _Sites:

@@ -332,3 +332,19 @@ def test_inputs_of_another_model_are_refused(folder: Path) -> None:
 
 def test_version_is_told() -> None:
     assert run("--version").stdout == f"manygp {manygp.__version__}\n"
+
+
+def test_a_fit_goes_on_from_its_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise manygp.ModelFileError("There is no place.")
+
+    command = ("fit", folder / "wide.csv", "--checkpoint", folder / "run", *QUICK)
+    with monkeypatch.context() as patch:
+        patch.setattr(manygp.TLVMOGP, "save", broken)
+        assert run(*command, "--out", folder / "first").exit_code == 2
+    assert (folder / "run" / "checkpoint.json").exists()
+    fails(run(*command, "--set", "epochs=3", "--out", folder / "second"), "epochs was another")
+    assert run(*command, "--out", folder / "second").exit_code == 0
+    assert not (folder / "run").exists()
+    assert manygp.load(folder / "second").history_.stop_reason == "epochs"
+    fails(run(*command, "--checkpoint-every", "often", "--out", folder / "third"), "'often' is no duration")

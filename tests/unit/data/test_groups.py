@@ -41,8 +41,8 @@ def test_a_batch_counts_only_the_cells_of_its_groups(rng):
     Y = rng.standard_normal((12, 3))
     Y[::2, 1] = np.nan
     table = Grid(np.arange(12.0)[:, None], Y)
-    plan = GroupPlan(table, Scaling.fit(table, inputs=False, outputs="none"), 8, 3, 2)
-    plan.arrange(table.cells(plan.places)[0][:, None].astype(float), rng)
+    plan = GroupPlan(table, Scaling.fit(table, inputs=False, outputs="none"), 8, 3, 2, rng)
+    plan.arrange(table.cells(plan.places)[0][:, None].astype(float))
     batches = list(plan.epoch(rng))
     assert len(batches) == len(plan) > 1
     total = np.zeros(3)

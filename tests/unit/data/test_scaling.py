@@ -55,6 +55,14 @@ def test_constants_get_the_scale_one():
         np.testing.assert_allclose(scaling.y_center, 0.3)
 
 
+def test_a_constant_output_has_the_unit_of_the_others():
+    Y = np.random.default_rng(0).normal(size=(9, 4)) * [1.0, 3.0, 1.0, 9.0]
+    Y[:, 2] = 1e6 + 1e-10 * Y[:, 2]
+    scale = Scaling.fit(Grid(np.arange(9.0)[:, None], Y)).y_scale
+    assert scale[2] == np.median(scale[[0, 1, 3]])
+    np.testing.assert_allclose(Scaling.fit(Grid(np.arange(9.0)[:, None], 1e-7 * Y)).y_scale, 1e-7 * scale)
+
+
 def test_outputs_with_fewer_than_two_cells_take_the_global_statistics():
     Y = np.array([[1.0, 5.0, np.nan], [3.0, np.nan, np.nan]])
     scaling = Scaling.fit(Grid(np.zeros((2, 1)), Y))

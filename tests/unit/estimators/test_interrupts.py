@@ -8,7 +8,7 @@ import pytest
 
 import manygp
 from manygp import OILMM, IndGP
-from manygp.estimators import adapted, tlvmogp, trained
+from manygp.estimators import adapted, corrections, trained
 from manygp.models.exact import ExactBatch
 from manygp.models.oilmm import OrthogonalMixingModel
 
@@ -100,7 +100,7 @@ def raise_at(monkeypatch, owner, name, call, error=KeyboardInterrupt):
 def test_the_closing_steps_of_tlvmogp_are_left_out(field, monkeypatch):
     monkeypatch.setattr(trained, "make_progress", lambda progress: Interrupting())
     for name in ("calibrate_noise", "find_row_effects"):
-        monkeypatch.setattr(tlvmogp, name, refuse)
+        monkeypatch.setattr(corrections, name, refuse)
     model = manygp.TLVMOGP(**TINY).fit(X, field[1])
     assert model.history_.stop_reason == "interrupted"
     assert np.isfinite(model.predict(X)).all()
@@ -119,8 +119,8 @@ def test_so_are_those_with_coordinates(field, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "module", "name"),
     [
-        (manygp.TLVMOGP, "tlvmogp", "calibrate_noise"),
-        (manygp.TLVMOGP, "tlvmogp", "find_row_effects"),
+        (manygp.TLVMOGP, "corrections", "calibrate_noise"),
+        (manygp.TLVMOGP, "corrections", "find_row_effects"),
         (manygp.GMOGP, "gmogp", "stretch_lengthscales"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_closing_step_that_is_interrupted_is_undone(field, monkeypatch, kind, 
         raise KeyboardInterrupt
 
     whole = f"manygp.estimators.{module}.{name}"
-    monkeypatch.setattr("manygp.estimators.tlvmogp.calibrate_noise", lambda *_: 1.0)
+    monkeypatch.setattr("manygp.estimators.corrections.calibrate_noise", lambda *_: 1.0)
     monkeypatch.setattr(whole, lambda *_: [] if name == "find_row_effects" else 1.0)
     plain = kind(**sizes).fit(X, field[1])
     monkeypatch.setattr(whole, interrupted)

@@ -199,9 +199,9 @@ def test_terms_begin_with_lengthscales_and_noise_of_the_data(rng, monkeypatch, s
     estimator = manygp.TLVMOGP(latent_dim=2, num_inducing=8, **settings)
     model, _ = estimator._begin(low_rank(rng), np.random.default_rng(0), torch.Generator().manual_seed(0))
     assert bool(coarsened) is not has
-    assert len(model.terms) == (2 if has else 0)
+    assert len(model.terms) == (3 if has else 0)
     if has:
-        assert_close(model.terms[0].log_lengthscale.exp(), model.units[:1])
+        assert_close(model.terms[0].kernel.log_lengthscale.exp(), model.units[:1])
         assert_close(model.terms[0].log_variance.center.exp(), model.likelihood.noise)
 
 

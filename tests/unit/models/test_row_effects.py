@@ -113,7 +113,7 @@ def test_noise_that_factors_leave_is_found(rng):
 
 def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, tmp_path):
     X, Y, held_out = shared_noise(rng)
-    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
+    model, plain = fit(X, Y), fit(X, Y, corrections=("noise",))
     assert model.model_.terms.of(RowEffects)
     assert not plain.model_.terms.of(RowEffects)
     ours, theirs = model.evaluate(X, held_out), plain.evaluate(X, held_out)
@@ -133,7 +133,7 @@ def test_what_is_rough_is_left_to_effects(rng):
     """A smooth function and weather that all outputs share: a few inducing points, and effects for the weather."""
     X, Y, held_out = shared_noise(rng, n=200, share=0.9)
     model = manygp.TLVMOGP(epochs=15, progress=False).fit(X, Y)
-    rough = manygp.TLVMOGP(epochs=15, progress=False, row_effects=False).fit(X, Y)
+    rough = manygp.TLVMOGP(epochs=15, progress=False, corrections=("noise",)).fit(X, Y)
     assert model.model_.terms.of(RowEffects)
     assert model.model_.units[0] > 10.0 * rough.model_.units[0]
     assert len(model.inducing_points_) < 0.5 * len(rough.inducing_points_)
@@ -144,7 +144,8 @@ def test_functions_of_each_outputs_own_keep_their_lengthscales(rng):
     """Here a factorisation explains nothing, and so there is nothing for effects to explain."""
     X = np.sort(rng.uniform(0.0, 10.0, (60, 1)), 0)
     Y = np.sin(X * rng.uniform(1.0, 3.0, 6) + rng.uniform(0.0, 6.0, 6)) + 0.3 * rng.standard_normal((60, 6))
-    units = [manygp.TLVMOGP(epochs=1, progress=False, row_effects=on).fit(X, Y).model_.units[0] for on in (True, False)]
+    ways = ("auto", ("noise",))
+    units = [manygp.TLVMOGP(epochs=1, progress=False, corrections=way).fit(X, Y).model_.units[0] for way in ways]
     assert float(units[0]) == pytest.approx(float(units[1]), rel=0.5)
 
 

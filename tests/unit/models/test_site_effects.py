@@ -32,7 +32,7 @@ def fit(X, Y, **settings):
 
 def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
     X, Y, _ = shared_counts(rng, n=30, p=6)
-    model = fit(X, Y, epochs=3, row_effects=False)
+    model = fit(X, Y, epochs=3, corrections=("noise",))
     table, scaling = Grid(X, Y), Scaling.fit(Grid(X, Y), outputs="none")
     cells = _Cells.of(model.model_, table, scaling, np.arange(30))
     pull, weight = cells.linearised(None)
@@ -52,7 +52,7 @@ def test_a_cell_left_out_is_as_if_it_had_never_been_observed(rng):
 @pytest.mark.parametrize("likelihood", ["negative-binomial", "poisson", "zinb"])
 def test_counts_at_an_input_tell_about_those_that_are_missing(rng, likelihood, tmp_path):
     X, Y, held_out = shared_counts(rng)
-    model, plain = fit(X, Y, likelihood=likelihood), fit(X, Y, likelihood=likelihood, row_effects=False)
+    model, plain = fit(X, Y, likelihood=likelihood), fit(X, Y, likelihood=likelihood, corrections=("noise",))
     assert model.model_.terms.of(RowEffects)
     assert not plain.model_.terms.of(RowEffects)
     ours, theirs = model.evaluate(X, held_out), plain.evaluate(X, held_out)
@@ -88,7 +88,7 @@ def test_outliers_are_no_obstacle(rng):
 def test_new_inputs_keep_their_mean(rng):
     """Effects are part of the mean of counts that the model was trained on, and are not added to it elsewhere."""
     X, Y, _ = shared_counts(rng, n=300, missing=0.1)
-    model, plain = fit(X, Y), fit(X, Y, row_effects=False)
+    model, plain = fit(X, Y), fit(X, Y, corrections=("noise",))
     assert model.model_.terms.of(RowEffects)
     assert 0.8 < model.predict(X + 1e-4).mean() / plain.predict(X + 1e-4).mean() < 1.25
 
@@ -110,6 +110,6 @@ def test_heavy_tails_have_effects(rng):
     gaps = rng.random(Y.shape) < 0.3
     train, held_out = np.where(gaps, np.nan, Y), np.where(gaps, Y, np.nan)
     model = fit(X, train, likelihood="student-t")
-    plain = fit(X, train, likelihood="student-t", row_effects=False)
+    plain = fit(X, train, likelihood="student-t", corrections=("noise",))
     assert model.model_.terms.of(RowEffects)
     assert model.evaluate(X, held_out)["nll"] < plain.evaluate(X, held_out)["nll"] - 0.2

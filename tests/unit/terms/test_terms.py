@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from manygp.terms import Level, OwnPart, Points, RowEffects, SharedShocks, Term, Terms, Trend, make_term
+from manygp.terms import Level, OwnPart, Points, RowEffects, SharedPart, SharedShocks, Term, Terms, Trend, make_term
 
 from ...laws import worlds
 from ...tolerances import assert_close
 
-SIZES = {"row effects": (3, 2), "shared shocks": (2,)}
-NAMES = [kind.name for kind in (Level, Trend, OwnPart, SharedShocks, RowEffects)]
+SIZES = {"own part": (3,), "row effects": (3, 2), "shared shocks": (2,), "shared part": (2, 1)}
+NAMES = [kind.name for kind in (Level, Trend, OwnPart, SharedShocks, SharedPart, RowEffects)]
 
 
 def some(name, p=4, d=1, h=2):
@@ -90,7 +90,7 @@ def test_new_outputs_have_what_their_latent_vectors_say(points, name):
     assert [len(rows) for rows in joined.constants()] == [6] * (name == "level")
 
 
-@pytest.mark.parametrize("name", ["level", "own part", "shared shocks"])
+@pytest.mark.parametrize("name", ["level", "own part", "shared shocks", "shared part"])
 def test_what_is_an_outputs_own_has_a_prior(name):
     assert some(name).negative_log_prior(torch.tensor([0, 1])).gt(0.0).all()
 
@@ -114,3 +114,20 @@ def test_a_model_without_terms_is_that_of_the_paper(rng):
     assert not len(model.terms)
     model.terms.extend([Level(4), Trend(4, 2, 2)])
     assert_close(model.elbo(batch, worlds.generator()).bound, plain)
+
+
+@pytest.mark.parametrize("name", ["own part", "shared shocks", "shared part"])
+def test_amplitudes_multiply_covariances(points, name):
+    term = some(name)
+    before = term.covariance(points, points)
+    term.rescale(2.5)
+    assert term.has_amplitude
+    assert_close(term.covariance(points, points), 2.5 * before)
+
+
+def test_loadings_begin_at_those_of_factors(points):
+    """With latent vectors at the loadings of factors, outputs share what these do."""
+    shocks, spread = SharedShocks(4, 2, 3, 0.0), torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+    shocks.loading.follow_factors(spread)
+    w = torch.cat([spread[:1].expand(*points.outputs.shape, 1), points.h * spread[1:]], -1)
+    assert_close(shocks.variance(points), w.square().sum(-1))

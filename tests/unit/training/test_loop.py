@@ -198,8 +198,42 @@ class Diverging(torch.nn.Module):
 def test_a_bound_that_is_no_number_is_reported(rng):
     model: Trainable = Diverging()
     table = worlds.random_grid(rng)
-    with pytest.raises(NumericalError, match="bound became nan in epoch 1: lower learning_rate"):
+    with (
+        pytest.warns(UserWarning, match="goes back to step 0 with a learning rate of 0.00"),
+        pytest.raises(NumericalError, match="bound became nan in epoch 1: lower learning_rate"),
+    ):
         fit(table, model, PRESETS["gradients only"], progress=make_progress(False))
+
+
+class Cliff(Diverging):
+    """A bound that rises with its parameters, until one of them is too large for anything to be computed."""
+
+    def __init__(self, edge):
+        super().__init__()
+        self.edge, self.still = edge, torch.nn.Parameter(torch.full((1,), 5.0, dtype=torch.float64))
+
+    def elbo(self, batch, generator):
+        height = (self.weight + 0.01 * self.still).sum()
+        value = height if self.weight.item() < self.edge else math.nan * height
+        return ElboTerms(value, 0.0 * value, 0.0 * value)
+
+
+def test_a_run_goes_back_with_smaller_steps_where_numbers_end(rng):
+    table, model = worlds.random_grid(rng), Cliff(0.3)
+    with pytest.warns(UserWarning, match="no longer finite in epoch 3.: training goes back to step 0"):
+        history = fit(table, model, PRESETS["gradients only"], 40, learning_rate=0.01)
+    assert len(history) == 40
+    assert np.isfinite(history["bound"]).all()
+    assert 0.0 < model.weight.item() < 0.3
+
+
+def test_a_run_that_cannot_go_on_names_the_parameter_that_went_wrong(rng):
+    table, model = worlds.random_grid(rng), Cliff(0.3)
+    with (
+        pytest.warns(UserWarning, match="goes back"),
+        pytest.raises(NumericalError, match=r"bound became nan in epoch 7: .* What went wrong first is weight."),
+    ):
+        fit(table, model, PRESETS["gradients only"], 40, learning_rate=0.6)
 
 
 # -- clipping and averaging --------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class MixingView(View):
 class MixingJoint:
     """f of any cells together in an SV-LMC."""
 
-    num_components = 1
+    num_components, num_points = 1, 1
 
     def __init__(self, model: "LinearMixingModel", seed: int):
         self.model = model
@@ -177,7 +177,7 @@ class OrthogonalJoint:
         Of the random features.
     """
 
-    num_components = 1
+    num_components, num_points = 1, 1
 
     def __init__(
         self, model: "OrthogonalMixingModel", rows: "CoupledRows | None", unseen_variance: Float[Tensor, ""], seed: int

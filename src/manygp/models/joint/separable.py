@@ -78,6 +78,8 @@ class SeparableKernel:
 class SeparableJoint:
     """f of any cells together, see `SeparablePredictor` for single ones."""
 
+    num_points = 1
+
     def __init__(self, model: "SeparableLatentModel", num_samples: int, seed: int):
         self.model, self.num_components, self.seed = model, num_samples, seed
         kernel, q = SeparableKernel(model), model.posterior.moments()

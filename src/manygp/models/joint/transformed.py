@@ -96,6 +96,8 @@ def prior_covariances(
 class TransformedJoint:
     """f of any cells together, see `Predictor` for single ones."""
 
+    num_points = 1
+
     def __init__(self, model: "TransformedLatentModel", num_samples: int, seed: int):
         self.model, self.num_components, self.seed = model, num_samples, seed
         self.process = inducing_process(model, seed)

@@ -43,20 +43,22 @@ __all__ = ["TwoScaleJoint"]
 class TwoScaleJoint:
     """f of any cells together, see `NeighborPredictor` for single ones."""
 
-    num_components = 1
+    num_components, num_points = 1, 6
 
     def __init__(self, model: "TransformedLatentModel", num_neighbors: int, has_noise: bool):
         self.model, self.has_noise = model, has_noise
         self.predictor = NeighborPredictor(model, num_neighbors, has_noise)
         self.process = inducing_process(model, 0)
         # Rows of all candidates for the neighbours of a cell.
-        self.width = 112 * len(model.gp.Z) + 4 * NUM_FEATURES
+        self.width = 176 * len(model.gp.Z) + 4 * NUM_FEATURES
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells."""
         model, process = self.model, self.process
         local = self.predictor.local(x, outputs, torch.full_like(outputs, -1))
-        points, through = local.points, self._through(local)
+        mean, weight, left = self.predictor.weights(local)
+        points, weight = local.points, weight.squeeze(-1)
+        through = self._through(local, weight)
         is_asked = torch.arange(len(points.x), device=x.device) >= len(local.cells)
         noise = torch.where(is_asked, 0.0, model.noise_of(points.outputs).detach())
         number = torch.cat([local.cells, torch.full_like(outputs, -1)])
@@ -65,9 +67,9 @@ class TwoScaleJoint:
             *self._of_latents(local, through),
         ]
         # What is not of the noise and not of a term is of the kernel.
-        left = local.left - (local.weight.square() * noise[local.at]).sum(-1)
+        left = left - (weight.square() * noise[local.at]).sum(-1)
         for i, term in enumerate(model.terms):
-            parts, variance = self._of_term(term, TERMS + 2 * i, local, through, is_asked)
+            parts, variance = self._of_term(term, TERMS + 2 * i, local, weight, through, is_asked)
             blocks += parts
             left = left - variance
         at = At(process, local.e.unsqueeze(0))
@@ -78,13 +80,13 @@ class TwoScaleJoint:
             blocks.append(Left(stream=LEFT, at=at, through=through, key=keys))
         else:
             blocks.append(Left(stream=LEFT, at=at, through=through, target=left.clamp(min=0.0).unsqueeze(0)))
-        return View(local.mean.unsqueeze(0), blocks)
+        return View(mean.unsqueeze(0), blocks)
 
-    def _through(self, local: Local) -> Tensor:
+    def _through(self, local: Local, weight: Float[Tensor, "b k"]) -> Tensor:
         """Weights of points in cells."""
         b, k = local.at.shape
         cell = torch.arange(b, device=local.at.device).repeat_interleave(k)
-        return sparse_matrix(cell, local.at.flatten(), local.weight.flatten(), (b, len(local.points.x)))
+        return sparse_matrix(cell, local.at.flatten(), weight.flatten(), (b, len(local.points.x)))
 
     def _of_latents(self, local: Local, through: Tensor) -> list[Block]:
         """What is unknown of latent vectors, by the slopes of means."""
@@ -96,7 +98,7 @@ class TwoScaleJoint:
         return [Rows(stream=LATENT, key=points.outputs, through=through, values_of=slopes.unsqueeze(0))]
 
     def _of_term(
-        self, term: Term, stream: int, local: Local, through: Tensor, is_asked: Tensor
+        self, term: Term, stream: int, local: Local, weight: Tensor, through: Tensor, is_asked: Tensor
     ) -> tuple[list[Block], Float[Tensor, " b"]]:
         """What is unknown of a term, and its part of the variances that are left."""
         points = local.points
@@ -104,8 +106,9 @@ class TwoScaleJoint:
         keyed = replace(points, row=torch.where(points.row >= 0, points.row, input_keys(points.x)))
         # Observed neighbours have noise, the function that is asked about has none.
         is_absent = is_asked & (term.is_noise and not self.has_noise)
-        weight = local.weight * ~is_absent[local.at]
-        S = term.covariance(local.group, local.group)
+        weight = weight * ~is_absent[local.at]
+        group = local.group
+        S = term.covariance(group, group)
         variance = (weight * (S @ weight.unsqueeze(-1)).squeeze(-1)).sum(-1)
         target = variance.clamp(min=0.0).unsqueeze(0) if term.is_process else None
         blocks = list[Block]()
