@@ -27,7 +27,7 @@ MODELS = (
     "oilmm, sparse, fixed basis, matern",
     "sgprn",
 )
-NUM_DRAWS = 600
+NUM_DRAWS = 2000
 
 
 def near(actual, expected, relative=1e-9):

@@ -47,8 +47,8 @@ def crps_by_cdf(cdf: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor, y: T
         edges = [torch.zeros_like(y), (reach - 3.0 * std).clamp(min=0.0), reach + 3.0 * std, reach + 12.0 * std]
         for lower, upper in pairwise(edges):
             half = 0.5 * (upper - lower)
-            for node, weight in zip(x, w, strict=True):
-                F = cdf(y + sign * (lower + half * (node + 1.0)))
+            for place, weight in zip(x, w, strict=True):
+                F = cdf(y + sign * (lower + half * (place + 1.0)))
                 total = total + weight * half * (F if sign < 0 else 1.0 - F).square()
     return total
 
