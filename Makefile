@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 DEMO_OUT ?= manygp-demo
 PYTEST_ARGS ?= --numprocesses auto
 
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-all lint format browser clean
 
 help:
 	@echo "make demo      fit the built-in climate table, print the comparison, write figures to $(DEMO_OUT)/"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      the checks of make test without the tests"
 	@echo "make format    rewrite the sources in the house format"
+	@echo "make browser   Chromium, for the tests of reports in a browser (Debian and Ubuntu)"
 	@echo "make clean     remove the environment, caches and the demo's output"
 
 demo: $(VENV)/.ready-demo
@@ -34,6 +35,9 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+browser: $(VENV)/.ready-dev
+	PYTHON=$(BIN)/python scripts/install_browser.sh
+
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -41,7 +45,7 @@ format: $(VENV)/.ready-dev
 # The stamps make the second run quick; a change of what is to be installed makes them stale.
 $(VENV)/.ready-demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing ManyGP and what the demo needs into $(VENV) (a few minutes the first time)"
-	$(PIP_INSTALL) --editable '.[cli,plots]'
+	$(PIP_INSTALL) --editable '.[cli,plots,report]'
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,4 +1,4 @@
-"""An attack on the library: strange calls, folders that somebody has changed, kills in the middle of a save.
+"""An attack on the library: strange calls, command lines and tables, changed folders, kills in the middle of a save.
 
 `python -m benchmarks.attack [--quick] [--seed 0]` tries a bounded number of each, the same ones for the same seed, and
 prints a line for each kind: how many were tried and how many held. What does not hold is told in a line of its own. To
@@ -28,8 +28,10 @@ import torch
 from safetensors.torch import save as as_bytes
 
 import manygp
+from benchmarks.strange_data import command_lines, strange_tables
 from manygp.estimators import ESTIMATORS, Estimator, folders, persistence
 
+KINDS = ("calls", "lines", "tables", "folders", "kills", "readers", "writers")
 # Seconds that one attempt may take, and what an attacker may put where something else should be.
 _PATIENCE = 20.0
 _STRANGE: tuple[Any, ...] = (
@@ -127,6 +129,20 @@ def _check_finite(*arrays: Any) -> None:
     for array in arrays:
         if not np.isfinite(array).all():
             raise ArithmeticError("an answer that is not finite")
+
+
+def lines(count: int, seed: int = 0) -> Tried:
+    """Commands on files of all kinds."""
+    tried = Tried("command lines")
+    command_lines(count, seed, tried.attempt)
+    return tried
+
+
+def tables(count: int, seed: int = 0) -> Tried:
+    """Tables that nobody would make."""
+    tried = Tried("strange tables")
+    strange_tables(count, seed, small, tried.attempt)
+    return tried
 
 
 # -- folders that somebody has changed ---------------------------------------------------------------------------------
@@ -305,19 +321,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, help="kinds of attempts")
     options = parser.parse_args(arguments)
     share, bad = 10 if options.quick else 1, 0
-    for attack in (
-        lambda: calls(500 // share, options.seed),
-        lambda: mutations(3000 // share, options.seed),
-        lambda: kills(30 // min(share, 3), options.seed),
-        lambda: readers(1000 // share),
-        lambda: writers(500 // share),
-    ):
+    for kind, attack in zip(KINDS, _attacks(share, options.seed), strict=True):
+        if kind not in options.only:
+            continue
         tried = attack()
         print(tried, flush=True)
         bad += len(tried.failures)
     return bad
+
+
+def _attacks(share: int, seed: int) -> list[Callable[[], Tried]]:
+    """What is attempted, in the order of `KINDS`, each to a share."""
+    return [
+        lambda: calls(500 // share, seed),
+        lambda: lines(300 // share, seed),
+        lambda: tables(500 // share, seed),
+        lambda: mutations(3000 // share, seed),
+        lambda: kills(30 // min(share, 3), seed),
+        lambda: readers(1000 // share),
+        lambda: writers(500 // share),
+    ]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.new_outputs [--months 24] [--case cells region]` reads ersstv5_2010_2020.nc from the folder that
 MANYGP_DATA names: 10,988 cells of the ocean on a grid of two degrees. Half of them ("cells"), or all in a box of 10 by
-20 degrees ("region"), are held out over all months. Beside T-LVMOGP with `output_coordinates` stand the nearest cell,
+20 degrees ("region"), are held out over all months; "few" has the cells of a part of the Pacific alone, a third of them
+held out. Beside T-LVMOGP with `output_coordinates` stand the nearest cell,
 inverse-distance weighting, ordinary kriging of every month by itself, and the paper's protocol, in which coordinates
 are prior means of two-dimensional latent vectors. Prints one JSON line; `--quick` takes few cells and epochs.
 """
@@ -25,7 +26,7 @@ from manygp.data.coordinates import CoordinateMap
 from manygp.data.table import FloatArray, IntArray
 from manygp.variational import CoordinatePrior
 
-BOX = ((20.0, 30.0), (190.0, 210.0))
+BOX, PART = ((20.0, 30.0), (190.0, 210.0)), ((10.0, 50.0), (150.0, 210.0))
 METHODS = ("nearest", "inverse_distance", "kriging", "paper", "coordinates")
 
 
@@ -43,10 +44,17 @@ def split(S: FloatArray, case: str, rng: np.random.Generator) -> tuple[IntArray,
     if case == "cells":
         order = rng.permutation(len(S))
         return np.sort(order[: len(S) // 2]), np.sort(order[len(S) // 2 :])
-    inside = np.logical_and.reduce([(S[:, i] >= low) & (S[:, i] <= high) for i, (low, high) in enumerate(BOX)])
+    if case == "few":
+        order = rng.permutation(np.flatnonzero(_within(S, PART)))
+        return np.sort(order[len(order) // 3 :]), np.sort(order[: len(order) // 3])
+    inside = np.flatnonzero(_within(S, BOX))
     # The rest is thinned as in the other case.
-    rest = rng.permutation(np.flatnonzero(~inside))[: len(S) // 2]
-    return np.sort(rest), np.flatnonzero(inside)
+    rest = rng.permutation(np.setdiff1d(np.arange(len(S)), inside))[: len(S) // 2]
+    return np.sort(rest), inside
+
+
+def _within(S: FloatArray, box: tuple[tuple[float, float], ...]) -> np.ndarray:
+    return np.logical_and.reduce([(S[:, i] >= low) & (S[:, i] <= high) for i, (low, high) in enumerate(box)])
 
 
 def gaussian_scores(mean: FloatArray, variance: FloatArray, truth: FloatArray) -> dict[str, float]:
@@ -141,7 +149,7 @@ def run(case: str, methods: list[str], months: int, seed: int, quick: bool, sett
 def main() -> None:
     """Run the benchmark and print its JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", nargs="+", choices=("cells", "region"), default=["cells", "region"])
+    parser.add_argument("--case", nargs="+", choices=("cells", "region", "few"), default=["cells", "region"])
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--months", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)

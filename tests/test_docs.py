@@ -24,6 +24,7 @@ LISTED = (
     ".data",
     ".likelihoods",
     ".paper",
+    ".report",
     ".plots",
     ".demo",
     ".kernels",

@@ -56,8 +56,9 @@ class Comparison:
         What is missing of the table, in words, and so how cells were held out.
     num_cells
         Number of cells held out.
-    errors
-        Error of each held-out cell by method, with its output, in units of the output's spread.
+    errors, pit
+        Of each held-out cell, with its output: the error of every method in units of the output's spread, and the
+        probability integral transform, which is uniform where intervals are right.
     fitted
         The recommended method, fitted to all observations, if `refit` asked for it.
     """
@@ -68,6 +69,7 @@ class Comparison:
     pattern: str
     num_cells: int
     errors: pd.DataFrame = field(default_factory=pd.DataFrame)
+    pit: pd.DataFrame = field(default_factory=pd.DataFrame)
     fitted: Any = None
 
     def __repr__(self) -> str:
@@ -122,21 +124,22 @@ def compare(
     end = time.perf_counter() + seconds
     rows: dict[str, dict[str, Any]] = {}
     errors: dict[str, FloatArray] = {}
-    cells = test.cells(test.places())
+    pits: dict[str, FloatArray] = {}
     for position, (name, method) in enumerate(methods.items()):
         left = (end - time.perf_counter()) / (len(methods) - position)
         rows[name], found = _judged(method, train, test, scale, left)
         if found is not None:
-            errors[name] = found
+            errors[name], pits[name] = found
         if is_told:
             _tell(f"[{position + 1}/{len(methods)}] {name}", rows[name])
     scores = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
     key = "crps" if scores["crps"].notna().any() else "nll"
     recommended, reason = _choice(scores, key, methods)
     scores = scores.sort_values(key, na_position="last")
-    frame = pd.DataFrame({"output": [table.output_names[i] for i in cells[1]], **errors})
+    outputs = {"output": [table.output_names[i] for i in test.cells(test.places())[1]]}
+    frames = pd.DataFrame(outputs | errors), pd.DataFrame(outputs | pits)
     fitted = _refitted(methods[recommended], table) if refit else None
-    return Comparison(scores, recommended, reason, pattern, test.num_observed, frame, fitted)
+    return Comparison(scores, recommended, reason, pattern, test.num_observed, *frames, fitted)
 
 
 def _methods(models: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -179,8 +182,8 @@ def _spreads(table: Table) -> FloatArray:
 
 def _judged(
     method: Any, train: Table, test: Table, scale: FloatArray, seconds: float
-) -> tuple[dict[str, Any], FloatArray | None]:
-    """Scores of a method, and its error in each held-out cell, in units of the outputs' spreads."""
+) -> tuple[dict[str, Any], tuple[FloatArray, FloatArray] | None]:
+    """Scores of a method, and error and PIT of each held-out cell, errors in units of the outputs' spreads."""
     scores: dict[str, Any] = dict.fromkeys(_SCORES, np.nan) | {"note": ""}
     if seconds <= 0:
         return scores | {"note": "no time was left"}, None
@@ -200,10 +203,10 @@ def _judged(
         return scores | {"seconds": time.perf_counter() - started, "note": "not within the time"}, None
     except ManyGPError as error:
         return scores | {"seconds": time.perf_counter() - started, "note": " ".join(str(error).split())}, None
-    error, nll, crps, inside = parts
-    scores["rmse"] = float(np.sqrt(np.mean(error**2)))
-    scores["nll"], scores["crps"], scores["coverage90"] = float(nll.mean()), float(crps.mean()), float(inside.mean())
-    return scores | {"seconds": time.perf_counter() - started}, error
+    errors, nll, crps, pit = parts
+    scores["rmse"], scores["nll"] = float(np.sqrt(np.mean(errors**2))), float(nll.mean())
+    scores["crps"], scores["coverage90"] = float(crps.mean()), float(np.mean((pit >= 0.05) & (pit <= 0.95)))
+    return scores | {"seconds": time.perf_counter() - started}, (errors, pit)
 
 
 def _of_baseline(
@@ -219,7 +222,7 @@ def _of_baseline(
     error, spread = (values - filled[row, output]) / unit, std[output] / unit
     z = error / spread
     crps = spread * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
-    return error, -norm.logpdf(error, scale=spread), crps, np.abs(z) <= norm.ppf(0.95)
+    return error, -norm.logpdf(error, scale=spread), crps, norm.cdf(z)
 
 
 def _of_model(
@@ -236,9 +239,8 @@ def _of_model(
         crps = dist.crps(values) / unit
     except SettingError:
         crps = np.full(len(values), np.nan)
-    cdf = dist.cdf(values)
     note = "stopped when its time was up" if model.history_.stop_reason == "interrupted" else ""
-    parts = (values - dist.mean) / unit, -(dist.log_prob(values) + np.log(unit)), crps, (cdf >= 0.05) & (cdf <= 0.95)
+    parts = (values - dist.mean) / unit, -(dist.log_prob(values) + np.log(unit)), crps, dist.cdf(values)
     return parts, note
 
 

@@ -1,5 +1,6 @@
 """Predictive distributions: a mixture over draws of the latent vectors, cell by cell."""
 
+import html
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
@@ -106,6 +107,22 @@ class Prediction(TogetherMixin):
         axes = ("cells",) if len(self.shape) == 1 else ("inputs", "outputs")
         size = " x ".join(f"{count:,} {axis}" for count, axis in zip(self.shape, axes, strict=True))
         return f"<Prediction of {kind}: {size} ({names}); see mean, std, interval, sample and to_frame>"
+
+    def _repr_html_(self) -> str:
+        """The same with the first few cells, for notebooks; no others are computed."""
+        n, p = self.shape[0], math.prod(self.shape[1:])
+        rows, columns = np.arange(min(n, 5)), np.arange(min(p, 6))
+        cells = (rows[:, None] * p + columns).reshape(-1)
+        with torch.no_grad():
+            mean, variance, outputs = self._components(cells)
+            m, v = self._likelihood.predictive_moments(mean, variance, outputs, self._exposure_of(cells, mean))
+        which = self._outputs[cells if len(self.shape) == 1 else cells % p]
+        center = self._scaling.unscale_mean(m.mean(0).cpu().numpy(), which)
+        spread = np.sqrt(self._scaling.unscale_variance((v.mean(0) + m.var(0, unbiased=False)).cpu().numpy(), which))
+        texts = np.array([f"{a:.4g} ± {b:.2g}" for a, b in zip(center, spread, strict=True)]).reshape(len(rows), -1)
+        names = ["prediction"] if len(self.shape) == 1 else [str(self.output_names[i]) for i in columns]
+        frame = pd.DataFrame(texts, row_index(None, self._rows)[rows], names)
+        return f"<div>{html.escape(repr(self))}{frame.to_html(border=0)}</div>"
 
     # -- moments -------------------------------------------------------------------------------------------------
 

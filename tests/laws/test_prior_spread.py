@@ -42,3 +42,11 @@ def test_the_prior_of_every_output_has_the_spread_of_its_data(name):
         assert (far.std[0] > 0.5 * spread).all(), far.std[0] / spread
         assert (far.std[0] < 2.0 * spread).all(), far.std[0] / spread
         assert (np.abs(far.mean[0] - np.nanmean(Y, 0)) < spread).all()
+
+
+@pytest.mark.parametrize("estimator", [manygp.IndGP, manygp.GMOGP], ids=["ind-gp", "g-mogp"])
+def test_one_row_says_nothing_of_other_inputs(rng, estimator):
+    Y = 3.0 + rng.standard_normal((1, 6))
+    far = estimator(device="cpu", progress=False).fit([[0.0]], Y).predict_dist([[50.0]])
+    assert (far.std > 0.5 * Y.std()).all()
+    assert (far.std < 2.0 * Y.std()).all()

@@ -1,4 +1,4 @@
-"""The command line: `manygp demo`, `fit`, `fill`, `compare`, `predict`, `evaluate`, `info`, `paper`, `data`.
+"""The command line (extra `cli`): `manygp demo`, `fit`, `fill`, `compare`, `report`, `predict`, `info` and more.
 
 Help is asked for more often than a fit, so nothing here imports the library before a command runs.
 """

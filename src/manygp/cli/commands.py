@@ -138,6 +138,9 @@ def fit(
         ),
     ] = None,
     checkpoint_every: Annotated[str, typer.Option(help="Time between two writes: 90s, 5min, 2h.")] = "5min",
+    report_to: Annotated[
+        Path | None, typer.Option("--report", help="Write a report, too: an HTML or Markdown file.", show_default=False)
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Fit a model to a table with gaps and save it.
@@ -156,7 +159,9 @@ def fit(
     if quiet:
         chosen["progress"] = False
     check_target(out)
-    check_place(out)
+    for place in (out, report_to):
+        if place is not None:
+            check_place(place)
     table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
@@ -169,6 +174,10 @@ def fit(
         if checkpoint is not None and not is_interrupted:
             remove_checkpoint(checkpoint)
     remark(f"Saved to {out}.")
+    if report_to is not None:
+        from manygp.report import write_report
+
+        remark(f"Wrote {write_report(estimator, report_to, table=table, source=data.name)}.")
 
 
 @app.command()
@@ -282,14 +291,10 @@ def compare(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scores and the report.", show_default=False)],
     models: Annotated[
         str | None,
-        typer.Option(
-            help="Methods, separated by commas (default: five plain ones and three models).", show_default=False
-        ),
+        typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
-    refit: Annotated[
-        bool, typer.Option("--refit", help="Fit the recommended model to everything and save it.")
-    ] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="Fit what is recommended to everything; save it.")] = False,
     x: InputNames = None,
     y: ValueNames = None,
     where: Where = None,
@@ -308,8 +313,34 @@ def compare(
     table = _read(data, "train", x, y, where, output_column).table()
     found = compare_methods(table, models=listed(models), seconds=seconds, refit=refit, progress=not quiet)
     print_comparison(found)
-    for path in write_comparison(out, found):
+    for path in write_comparison(out, found, table, data.name):
         remark(f"Wrote {path}.")
+
+
+@app.command()
+@one_sentence_errors
+def report(
+    folder: Folder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("report.html"),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="File with observations to show and to score the model on.", show_default=False),
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--format", help="html or md (default: by the ending of --out).")] = None,
+    x: InputNames = None,
+    y: ValueNames = None,
+    where: Where = None,
+    output_column: OutputColumn = None,
+) -> None:
+    """Write one page about a model: data, choices, training, calibration, series, maps and how to reproduce it."""
+    from manygp.estimators import load
+    from manygp.report import write_report
+
+    check_place(out)
+    estimator = load(folder)
+    table = None if data is None else _read(data, "train", x, y, where, output_column).table()
+    source = "none were given" if data is None else data.name
+    remark(f"Wrote {write_report(estimator, out, table=table, source=source, format=kind)}.")
 
 
 @app.command()

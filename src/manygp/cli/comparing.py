@@ -1,13 +1,15 @@
 """`manygp compare`: methods side by side on a table of the user's own."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from manygp.comparison import Comparison
+from manygp.data import Table
 from manygp.data.files import write_frame
+from manygp.estimators import Estimator
+from manygp.report import write_report
 
 __all__ = ["print_comparison", "write_comparison"]
 
@@ -37,13 +39,26 @@ def _figure(key: str, value: float) -> str:
     return f"{value:.0%}" if key == "coverage90" else f"{value:.1f}" if key == "seconds" else f"{value:.4f}"
 
 
-def write_comparison(folder: Path, found: Comparison) -> list[Path]:
-    """Write the scores, and the recommended model if it was fitted to everything, to a folder."""
+def write_comparison(folder: Path, found: Comparison, table: Table, source: str) -> list[Path]:
+    """Write the scores to a folder, and where a model was fitted to everything, that model and a report.
+
+    Parameters
+    ----------
+    folder
+        The folder, made if there is none.
+    found
+        What was compared.
+    table
+        The observations.
+    source
+        What they are called.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_frame(folder / "scores.csv", found.scores.reset_index())
     written = [folder / "scores.csv"]
-    fitted: Any = found.fitted
-    if hasattr(fitted, "save"):
-        fitted.save(folder / "model")
+    model = found.fitted if isinstance(found.fitted, Estimator) else None
+    if model is not None:
+        model.save(folder / "model")
         written.append(folder / "model")
+    written.append(write_report(model, folder / "report.html", table=table, comparison=found, source=source))
     return written

@@ -39,7 +39,7 @@ def some(names: Sequence[Hashable], most: int = 3) -> str:
 
 def describe(table: Table) -> str:
     """One sentence on what a file was taken as."""
-    features = table.feature_names or _positions(table.num_features)
+    features = table.feature_names or table.axes.inputs or _positions(table.num_features)
     plural = "s" if len(features) > 1 else ""
     outputs = f"{table.num_outputs:,} output{'s' if table.num_outputs > 1 else ''} ({some(table.output_names)})"
     text = f"input{plural} {some(features)}, {outputs}, {table.num_observed:,} observed cells"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from manygp.data import as_table
 from manygp.data.climate import Stations, make_climate
 from manygp.data.files import write_frame
 from manygp.demo.rivals import low_rank, score, station_interpolation, station_mean
@@ -17,6 +18,7 @@ from manygp.errors import SettingError
 from manygp.estimators import TLVMOGP
 from manygp.estimators.persistence import check_target
 from manygp.prediction import Prediction
+from manygp.report import write_report
 
 __all__ = ["run_demo"]
 
@@ -79,7 +81,9 @@ def run_demo(
     model.save(folder / "model")
     figures = draw(folder, stations, model, prediction)
     tables = _write_tables(folder, stations, prediction, scores)
-    for path in [*figures, *tables, folder / "model"]:
+    table = as_table(pd.Index(stations.X[:, 0], name="month"), stations.Y, output_names=stations.output_names)
+    page = write_report(model, folder / "report.html", table=table, source="generated temperatures")
+    for path in [*figures, *tables, page, folder / "model"]:
         console.print(f"  wrote {path}", highlight=False, soft_wrap=True)
     return scores
 

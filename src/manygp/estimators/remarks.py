@@ -17,8 +17,9 @@ __all__ = ["remark_on_kernels", "remark_on_learning", "remark_on_values"]
 _SAMPLE = 1000
 # Counts of a larger mean are as good as measurements, with a noise of their own.
 _LARGE_COUNTS = 30.0
-# Cells that tell whether anything was learnt, and the share of their variance around means that is nothing.
-_LEAST_CELLS, _NOTHING = 100, 0.05
+# Cells that tell whether anything was learnt, the share of their variance around means that is nothing, and the largest
+# weight that one of them has in its own prediction.
+_LEAST_CELLS, _NOTHING, _MOST_WEIGHT = 100, 0.02, 0.9
 
 
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
@@ -52,31 +53,40 @@ def remark_on_kernels(estimator: "Estimator") -> None:
 
 
 def remark_on_learning(estimator: "Estimator", table: Table) -> None:
-    """Warn where a fit that ran to its end predicts its own cells no better than the means of the outputs do."""
-    history = estimator.history_
-    if table.num_observed < _LEAST_CELLS or not _has_run_out(estimator, history.stop_reason):
+    """Warn where a fit that ran to its end predicts cells, each left out, no better than the means of the outputs do.
+
+    A Gaussian observation whose function has the variance v after it was seen, beside a noise of variance σ², has the
+    weight r = v/σ² in its own prediction, so that its error without it is e / (1 − r).
+    """
+    if table.num_observed < _LEAST_CELLS or not _has_run_out(estimator):
         return
     row, output, y = table.sample(_SAMPLE, np.random.default_rng(0))
-    names = [table.output_names[i] for i in output]
-    exposure = None if table.exposure is None else table.exposure[row]
-    predicted = estimator.predict_cells(table.X[row], names, exposure=exposure).mean
-    unit = estimator.scaling_.y_scale[output]
-    count = np.maximum(np.bincount(output), 1)
-    own_mean = (np.bincount(output, y) / count)[output]
-    # Some outputs have a single cell in the sample, which is its own mean.
-    several = count[output] > 1
-    left, spread = (np.square((y - by) / unit)[several].sum() for by in (predicted, own_mean))
-    if spread > 0 and left > (1.0 - _NOTHING) * spread:
+    cells: dict[str, Any] = {"x": table.X[row], "outputs": [table.output_names[i] for i in output]}
+    cells["exposure"] = None if table.exposure is None else table.exposure[row]
+    seen, weight = estimator.predict_cells(**cells), np.zeros(())
+    if estimator.model_.likelihood.is_affine:
+        v = estimator.predict_cells(**cells, observation_noise=False).variance
+        weight = np.minimum(v / np.maximum(seen.variance - v, v), _MOST_WEIGHT)
+    unit, count = estimator.scaling_.y_scale[output], np.bincount(output)[output]
+    own_mean = (np.bincount(output, y) / np.maximum(np.bincount(output), 1))[output]
+    # An output with a single cell in the sample is its own mean.
+    several = count > 1
+    error, plain = (y - seen.mean) / unit, (y - own_mean) / unit * count / np.maximum(count - 1, 1)
+    without = error / (1.0 - weight)
+    fitted, left, spread = (np.square(part[several]).sum() for part in (error, without, plain))
+    # What follows its own cells closely has weights that say little, and has learnt something.
+    if fitted > 0.5 * spread and left > (1.0 - _NOTHING) * spread:
         _warn(
-            f"The fit explains next to nothing of the observations beyond the means of the outputs "
-            f"({left / spread:.0%} of their variance is left): they may be noise, or the inputs may not tell about "
-            "them; look at the data, or try IndGP beside it."
+            "The fit explains next to nothing of the observations beyond the means of the outputs "
+            f"({left / spread:.0%} of their variance is left where cells are left out): they may be noise, or the "
+            "inputs may not tell about them; look at the data, or try IndGP beside it."
         )
 
 
-def _has_run_out(estimator: Any, stop_reason: str) -> bool:
+def _has_run_out(estimator: Any) -> bool:
     """Whether training ended by itself: what was cut short has said nothing yet."""
-    return stop_reason != "interrupted" and isinstance(getattr(estimator, "epochs", "auto"), str)
+    is_whole = len(estimator.history_) > 0 and estimator.history_.stop_reason != "interrupted"
+    return is_whole and isinstance(getattr(estimator, "epochs", "auto"), str)
 
 
 def _warn(message: str) -> None:

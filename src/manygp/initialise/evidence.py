@@ -33,6 +33,8 @@ _FARTHEST = 8.0
 _SHORTEST, _MAX_QUERIES = 1.0 / 3.0, 1000
 # The least noise variance, of scaled outputs.
 _LEAST_NOISE = 1e-6
+# Signal and noise where nothing tells them.
+_UNKNOWN = (1.0, 0.1)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ class OutputSample:
         outputs share pass for noise of each. With a `tolerance`, in nats a cell, the search begins at the longest
         lengthscale that is as good as any within it: what may as well be noise is taken for noise.
         """
+        if int(self.seen.sum(-1).max()) < 2:
+            # An output with one cell says nothing of its own function.
+            return Lengthscales(np.ones(self.x.shape[-1]), *_UNKNOWN)
         # Constant data have no noise at all, and no logarithm of it.
         max_noise, d = max(max_noise, _LEAST_NOISE), self.x.shape[-1]
         # Small differences take all cells to tell.
@@ -110,7 +115,7 @@ class OutputSample:
             if math.isfinite(losses[best]):
                 values[factor] = float(losses[best]), np.log([*lengthscale, *tried[best]])
         if not values:
-            return Lengthscales(np.ones(d), 1.0, 0.1)
+            return Lengthscales(np.ones(d), *_UNKNOWN)
         least = min(value for value, _ in values.values()) + tolerance
         start = values[max(factor for factor, (value, _) in values.items() if value <= least)][1]
         final = self._climb(start, max_noise)

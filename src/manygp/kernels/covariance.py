@@ -28,8 +28,9 @@ def cross_covariance(
     if not is_fused(kernel):
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return kernel(a.double(), b.double()).to_dense().to(a.dtype)
-    a, b, outputscale, *share = _scaled(kernel, a, b)
-    return stationary(a, b, outputscale, smoothness(kernel), *share, num_latents=_num_latents(kernel))
+    a, b, outputscale, *shares = _scaled(kernel, a, b)
+    share = shares[0] if shares else None
+    return stationary(a, b, outputscale, smoothness(kernel), share, _num_latents(kernel))
 
 
 def plain_covariance(
@@ -198,7 +199,7 @@ class CovarianceRows:
         scaled = _scaled(kernel, a, b)
         self.inputs = scaled if log_weight is None else (*scaled, log_weight)
         self._pairs, (_, b, *scales) = self._pairs_of(slice(None)), (part.detach() for part in scaled)
-        self._among = self._pairs_among(b, b, *scales)
+        self._among = self._pairs_among(b, b, scales)
         self.Kuu, self._among_parts = _covariance(self._among)
 
     def room(self, dtype: torch.dtype) -> Float[Tensor, "*q k m"]:
@@ -252,13 +253,14 @@ class CovarianceRows:
         a, b, *others = (part.detach().to(self.dtype) for part in self.inputs)
         num_scales = 2 if self._num_latents else 1
         scales, weight = others[:num_scales], others[num_scales:]
-        return self._pairs_among(a[..., rows, :], b, *scales, log_weight=weight[0][..., rows] if weight else None)
+        return self._pairs_among(a[..., rows, :], b, scales, weight[0][..., rows] if weight else None)
 
     def _pairs_among(
-        self, a: Tensor, b: Tensor, outputscale: Tensor, share: Tensor | None = None, log_weight: Tensor | None = None
+        self, a: Tensor, b: Tensor, scales: list[Tensor], log_weight: Tensor | None = None
     ) -> Pairs | LatentPairs:
         assert self.nu is not None
-        return make_pairs(a, b, outputscale, self.nu, share, self._num_latents, log_weight=log_weight)
+        share = scales[1] if self._num_latents else None
+        return make_pairs(a, b, scales[0], self.nu, share, self._num_latents, log_weight=log_weight)
 
     def _walk(self, chunks: list[slice]) -> Iterator[tuple[slice, Tensor, tuple[Tensor, ...]]]:
         """Chunks, their rows of K and its parts.

@@ -117,7 +117,7 @@ def fit_amplitudes(
         value.backward()
         return value
 
-    optimizer.step(loss)  # type: ignore[arg-type]
+    optimizer.step(loss)
     noise, *factors = (α.detach() * (1.0 - is_fixed)).exp().tolist()
     with torch.no_grad():
         if not model.likelihood.is_fixed:

@@ -56,7 +56,8 @@ def pooled_prior(
         # M step: τ² = mean of (m_p − c)² + diag S_p
         c = (center + m.sum(0)) / (u + 1)
         variance = ((m - c).square() + S.diagonal(dim1=-2, dim2=-1)).mean(0, keepdim=True)
-        variance.clamp_(min=_LEAST_SPREAD**2)
+        # Flat evidence would let it grow for ever.
+        variance.clamp_(min=_LEAST_SPREAD**2, max=_FAR**2)
     return c, variance.sqrt()
 
 

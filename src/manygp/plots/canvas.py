@@ -19,7 +19,7 @@ except ImportError as error:
         "Figures need matplotlib, which is not installed; install it with: pip install 'manygp[plots]'."
     ) from error
 
-__all__ = ["INK", "ORANGE", "VALUES", "WARM", "Axes", "Figure", "as_columns", "canvas"]
+__all__ = ["INK", "ORANGE", "SIGNED", "VALUES", "WARM", "Axes", "Figure", "as_columns", "canvas", "one_axes"]
 
 # Blue and vermilion of Okabe and Ito's palette, which colour-blind readers can tell apart.
 INK = "#0072B2"
@@ -27,6 +27,8 @@ ORANGE = "#D55E00"
 # Perceptually uniform maps: one for values, another for uncertainties so that nobody mixes them up.
 VALUES = "viridis"
 WARM = "magma_r"
+# For errors, which have a sign.
+SIGNED = "RdBu_r"
 
 # Any: matplotlib types the keys as a list of literals that grows with its versions.
 _LOOK: Any = {
@@ -60,6 +62,17 @@ def canvas(rows: int, columns: int, width: float, height: float, **options: Any)
     with matplotlib.rc_context(_LOOK):
         figure = Figure(figsize=(columns * width, rows * height), dpi=150, layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+@contextmanager
+def one_axes(ax: Axes | None, width: float, height: float) -> Iterator[Axes]:
+    """Axes of the caller, or those of a new figure, in the common look."""
+    if ax is not None:
+        with matplotlib.rc_context(_LOOK):
+            yield ax
+        return
+    with canvas(1, 1, width, height) as (_, axes):
+        yield axes[0, 0]
 
 
 def as_columns(name: str, values: ArrayLike, rows: int) -> NDArray[np.float64]:

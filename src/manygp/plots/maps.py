@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manygp.errors import DataError
-from manygp.plots.canvas import VALUES, WARM, Axes, Figure, as_columns, canvas
+from manygp.plots.canvas import SIGNED, VALUES, WARM, Axes, Figure, as_columns, canvas
 
 __all__ = ["plot_map"]
 
@@ -17,11 +17,12 @@ _TITLE_WIDTH = 30
 
 
 def plot_map(
-    longitude: ArrayLike,
-    latitude: ArrayLike,
-    panels: Mapping[str, ArrayLike],
+    longitude: Any,
+    latitude: ArrayLike | None = None,
+    panels: Mapping[str, ArrayLike] | None = None,
     *,
     uncertainty: Mapping[str, ArrayLike] | None = None,
+    error: Mapping[str, ArrayLike] | None = None,
     unit: str = "",
     title: str = "",
     size: float | None = None,
@@ -31,12 +32,18 @@ def plot_map(
 
     Parameters
     ----------
-    longitude, latitude
-        Where the outputs are, in degrees, shape (p,).
+    longitude
+        A Dataset with `mean` and `std`, or a DataArray, at one input and over two dimensions such as lat and lon, which
+        is drawn by itself; or where the outputs are, in degrees, shape (p,).
+    latitude
+        The other coordinate, shape (p,).
     panels
-        Values by title, each of shape (p,); places without a value (NaN) are shown as empty grey rings.
+        Values by title, each of shape (p,). Places on a regular grid are filled cells; others are dots, with empty grey
+        rings for places without a value (NaN).
     uncertainty
         More panels, such as standard deviations, on a colour scale of their own.
+    error
+        More panels, such as prediction less truth, on a scale of two colours around zero.
     unit
         Unit of all values, for the colour bars.
     title
@@ -51,18 +58,25 @@ def plot_map(
     Figure
         One row of up to four panels, or rows of three.
     """
+    if hasattr(longitude, "dims"):
+        longitude, latitude, panels, spread, found = _of_field(longitude)
+        uncertainty, unit = uncertainty or spread, unit or found["unit"]
+        axis_labels = axis_labels or found["labels"]
+    if latitude is None:
+        raise DataError("plot_map got longitudes without latitudes; give both, or a Dataset at one input.")
     east = as_columns("longitude", longitude, np.size(longitude))[:, 0]
     north = as_columns("latitude", latitude, len(east))[:, 0]
     if not np.isfinite([east, north]).all():
         raise DataError("longitude or latitude holds values that are not finite; leave out places without one.")
-    values = _checked(panels, len(east))
-    spreads = _checked(uncertainty or {}, len(east))
-    count = len(values) + len(spreads)
+    values = _checked(panels or {}, len(east))
+    spreads, errors = _checked(uncertainty or {}, len(east)), _checked(error or {}, len(east))
+    groups = [group for group in (values, errors, spreads) if group]
+    count = sum(map(len, groups))
     if not count:
         raise DataError("No panel was given; give at least one array of values by its title.")
     # Few panels stand in one row; many wrap, and then the uncertainties start a row of their own.
     columns = count if count <= 4 else 3
-    rows = 1 if count <= 4 else -(-len(values) // columns) + -(-len(spreads) // columns)
+    rows = 1 if count <= 4 else sum(-(-len(group) // columns) for group in groups)
     # A degree of longitude is shorter than one of latitude by the cosine of the latitude.
     globe = axis_labels is None
     stretch = 1.0 / np.cos(np.deg2rad(np.clip((north.min() + north.max()) / 2, -75, 75))) if globe else 1.0
@@ -71,12 +85,17 @@ def plot_map(
     height = _panel_height(east, north, stretch)
     with canvas(rows, columns, 3.5, height, sharex=True, sharey=True) as (figure, axes):
         flat = list(axes.flat)
-        start = len(values) if rows == 1 else columns * -(-len(values) // columns)
-        style = {"s": area, "linewidths": 0}
-        _draw_group(figure, flat[: len(values)], (east, north), values, {**style, "cmap": VALUES}, unit)
-        label = f"standard deviation, {unit}".rstrip(", ")
-        _draw_group(figure, flat[start : start + len(spreads)], (east, north), spreads, {**style, "cmap": WARM}, label)
+        start = 0
+        for group in groups:
+            name = "error" if group is errors else "standard deviation" if group is spreads else ""
+            style = {"s": area, "cmap": SIGNED if group is errors else WARM if group is spreads else VALUES}
+            label = ", ".join(filter(None, (name, unit)))
+            _draw_group(figure, flat[start : start + len(group)], (east, north), group, style, label)
+            start += len(group) if rows == 1 else columns * -(-len(group) // columns)
+        limits = axes[0, 0].get_xlim(), axes[0, 0].get_ylim()
         for axis in flat:
+            if globe and axis.has_data():
+                _draw_coasts(axis, limits)
             axis.set_aspect(stretch)
             axis.set_visible(axis.has_data())
             axis.set_xlabel(labels[0])
@@ -85,6 +104,58 @@ def plot_map(
         if title:
             figure.suptitle(title)
     return figure
+
+
+def _of_field(field: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Places, values and standard deviations of a Dataset or DataArray over two dimensions, and their names."""
+    parts = dict(field.data_vars) if hasattr(field, "data_vars") else {str(field.name or "value"): field}
+    parts = {"mean": parts["mean"], **({"std": parts["std"]} if "std" in parts else {})} if "mean" in parts else parts
+    first = next(iter(parts.values()), None)
+    if first is None or first.ndim != 2 or any(part.dims != first.dims for part in parts.values()):
+        dims = [] if first is None else list(map(str, first.dims))
+        choice = f", such as .isel({dims[0]}=0)" if len(dims) == 3 else ""
+        raise DataError(f"A map has two dimensions and this has {', '.join(dims) or 'none'}; choose one input{choice}.")
+    rows, columns = first.dims
+    north, east = np.meshgrid(first[rows].to_numpy(), first[columns].to_numpy(), indexing="ij")
+    is_globe = str(rows).lower().startswith("lat") and str(columns).lower().startswith("lon")
+    known = {name: part.to_numpy().reshape(-1) for name, part in parts.items()}
+    spread = {"standard deviation": known.pop("std")} if "std" in known and "mean" in known else {}
+    labels = None if is_globe else (str(columns), str(rows))
+    return (
+        east.reshape(-1),
+        north.reshape(-1),
+        known,
+        spread,
+        {"unit": str(first.attrs.get("units", "")), "labels": labels},
+    )
+
+
+def _as_grid(east: NDArray[np.float64], north: NDArray[np.float64], values: NDArray[np.float64]) -> Any:
+    """Coordinates and values of filled cells, where places are on an even grid that they fill for the most part."""
+    x, column = np.unique(east, return_inverse=True)
+    y, row = np.unique(north, return_inverse=True)
+    if min(len(x), len(y)) < 2 or len(east) < 0.5 * len(x) * len(y):
+        return None
+    for steps in (np.diff(x), np.diff(y)):
+        if steps.max() > 1.05 * steps.min():
+            return None
+    field = np.full((len(y), len(x)), np.nan)
+    field[row, column] = values
+    return x, y, np.ma.masked_invalid(field)
+
+
+def _draw_coasts(axis: Axes, limits: Any) -> None:
+    """Coastlines, where cartopy and its data are there, and nothing otherwise."""
+    try:
+        from cartopy.feature import COASTLINE
+
+        for shape in COASTLINE.geometries():
+            for part in getattr(shape, "geoms", [shape]):
+                axis.plot(*part.xy, color="#444444", lw=0.6, scalex=False, scaley=False)
+    except (ImportError, OSError):
+        return
+    axis.set_xlim(limits[0])
+    axis.set_ylim(limits[1])
 
 
 def _panel_height(east: NDArray[np.float64], north: NDArray[np.float64], stretch: float) -> float:
@@ -113,10 +184,17 @@ def _draw_group(
     known = everything[np.isfinite(everything)]
     # A few extreme places must not flatten the colours of all others; the bar's arrows say that they exist.
     low, high = np.percentile(known, [1, 99]) if len(known) else (0.0, 1.0)
+    if style["cmap"] == SIGNED:
+        low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
+    colours = {"vmin": low, "vmax": high, "cmap": style["cmap"]}
     for axis, (name, values) in zip(axes, group.items(), strict=True):
-        seen = np.isfinite(values)
-        axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)
-        drawn = axis.scatter(place[0][seen], place[1][seen], c=values[seen], vmin=low, vmax=high, **style)
+        seen, grid = np.isfinite(values), _as_grid(*place, values)
+        if grid is not None:
+            axis.set_facecolor("#eeeeee")
+            drawn: Any = axis.pcolormesh(*grid, shading="nearest", **colours)
+        else:
+            axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)
+            drawn = axis.scatter(place[0][seen], place[1][seen], c=values[seen], s=style["s"], lw=0, **colours)
         axis.set_title(textwrap.fill(name, _TITLE_WIDTH, break_on_hyphens=False), fontsize="medium")
     shrink = 0.9 if len(axes) == 1 else 0.5
     figure.colorbar(

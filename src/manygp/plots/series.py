@@ -9,15 +9,18 @@ from numpy.typing import ArrayLike, NDArray
 from manygp.data.numbers import as_numbers
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Axes, Figure, as_columns, canvas
+from manygp.prediction import Prediction
 
 __all__ = ["plot_series"]
 
+# More panels than this are no picture.
+_MOST_PANELS = 60
 _Band = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def plot_series(
-    x: ArrayLike,
-    mean: ArrayLike,
+    x: Any,
+    mean: ArrayLike | None = None,
     interval: tuple[ArrayLike, ArrayLike] | None = None,
     *,
     observed: ArrayLike | None = None,
@@ -26,7 +29,7 @@ def plot_series(
     data_x: ArrayLike | None = None,
     names: Sequence[Hashable] | None = None,
     level: float = 0.9,
-    x_label: str = "input",
+    x_label: str | None = None,
     y_label: str = "value",
 ) -> Figure:
     """Draw a few outputs over their input, one panel for each, with intervals and data.
@@ -34,7 +37,8 @@ def plot_series(
     Parameters
     ----------
     x
-        Inputs of the prediction, numbers or dates, shape (n,) or (n, 1).
+        A `Prediction` over one input, which brings means, intervals, names and dates along; or its inputs, numbers or
+        dates, shape (n,) or (n, 1).
     mean
         Predicted means, shape (n, k) for k panels.
     interval
@@ -48,7 +52,7 @@ def plot_series(
     names
         Titles of the panels.
     level
-        The probability that the interval claims; only named in the legend.
+        The probability of the interval of a `Prediction`; of a given interval, only named in the legend.
     x_label, y_label
         What the axes measure, with units.
 
@@ -57,6 +61,19 @@ def plot_series(
     Figure
         One row of at most three panels after another.
     """
+    if isinstance(x, Prediction):
+        if len(x.shape) != 2 or x.inputs.shape[1] != 1 or x.shape[1] > _MOST_PANELS:
+            raise DataError(
+                f"{x!r} cannot be drawn as series, which take one input and at most {_MOST_PANELS} outputs; predict "
+                "fewer with outputs=."
+            )
+        column = x._rows.iloc[:, 0]
+        mean, interval, names = x.mean, x.interval(level), x.output_names if names is None else names
+        x_label = x_label or (None if isinstance(column.name, int) else str(column.name))
+        x = column.to_numpy()
+    if mean is None:
+        raise DataError("plot_series got inputs without means; give a Prediction, or inputs and means.")
+    x_label = x_label or "input"
     grid = _as_line("x", x)
     points = grid if data_x is None else _as_line("data_x", data_x)
     centre = as_columns("mean", mean, len(grid))

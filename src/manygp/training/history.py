@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -73,6 +74,15 @@ class History:
             return "<History of no epoch>"
         bound = f"bound {self.records[-1].bound:,.1f} nats"
         return f"<History of {len(self)} epochs in {self.seconds:.1f} s, {self.stop_reason}: {bound}>"
+
+    def _repr_html_(self) -> str:
+        """The same with a line of the bound over the epochs, for notebooks."""
+        values = self["bound"][len(self) // 10 :]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        steps, rise = max(len(values) - 1, 1), (high - low) or 1.0
+        points = " ".join(f"{240 * i / steps:.1f},{46 - 44 * (v - low) / rise:.1f}" for i, v in enumerate(values))
+        line = f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/>'
+        return f'<div>{escape(repr(self))}<br><svg width="242" height="48">{line}</svg></div>'
 
     def __len__(self) -> int:
         return len(self.records)

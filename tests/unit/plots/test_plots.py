@@ -15,8 +15,19 @@ pytest.importorskip("matplotlib")
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
+from manygp import IndGP
 from manygp.errors import DataError, ManyGPError
-from manygp.plots import plot_counts, plot_history, plot_latents, plot_map, plot_series
+from manygp.plots import (
+    plot_counts,
+    plot_gaps,
+    plot_history,
+    plot_latents,
+    plot_map,
+    plot_pit,
+    plot_reliability,
+    plot_residuals,
+    plot_series,
+)
 from manygp.training import EpochRecord, History
 
 RNG = np.random.default_rng(0)
@@ -199,3 +210,94 @@ def test_places_that_are_not_on_the_globe() -> None:
     (axis,) = panels(figure)
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_aspect()) == ("x, µm", "y, µm", 1.0)
     assert rendered(figure)
+
+
+@pytest.fixture(scope="module")
+def predicted() -> Any:
+    """A prediction over dates, and values with gaps."""
+    days = pd.date_range("2024-01-01", periods=30, name="day")
+    frame = pd.DataFrame(
+        np.sin(np.arange(30)[:, None] / 4 + np.arange(3)) + 0.1 * RNG.normal(size=(30, 3)), days, list("abc")
+    )
+    frame.iloc[5:9, 1] = np.nan
+    return IndGP(progress=False).fit(frame).predict_dist(), frame
+
+
+def test_a_prediction_is_drawn_as_it_is(predicted: Any) -> None:
+    dist, frame = predicted
+    figure = plot_series(dist, observed=frame.to_numpy())
+    assert [axis.get_title(loc="left") for axis in panels(figure)] == ["a", "b", "c"]
+    assert figure.get_supxlabel() == "day"
+    assert rendered(figure)
+    with pytest.raises(DataError, match="without means"):
+        plot_series(np.arange(3.0))
+
+
+def test_checks_draw_on_axes_of_the_caller(predicted: Any) -> None:
+    dist, frame = predicted
+    figure = Figure(figsize=(12, 6))
+    axes = figure.subplots(2, 2).ravel()
+    for function, axis in zip((plot_reliability, plot_pit, plot_residuals), axes, strict=False):
+        assert function(dist, frame, ax=axis) is axis
+    assert plot_gaps(frame, ax=axes[3]) is axes[3]
+    assert axes[3].get_title(loc="left") + axes[3].get_title() == "4% of 90 cells are missing"
+    assert rendered(figure)
+    bars = [bar.get_height() for bar in axes[1].patches]
+    assert sum(bars) == pytest.approx(1.0)
+    alone = plot_reliability(dist, frame, label="mine")
+    assert rendered(alone.figure)
+    curve = alone.lines[1].get_ydata()
+    assert curve[17] == pytest.approx(dist.score(frame)["coverage90"], abs=0.02)
+    with pytest.raises(DataError, match="no value to draw"):
+        plot_pit(dist, frame * np.nan)
+
+
+def test_a_dataset_is_a_map_of_filled_cells() -> None:
+    xarray = pytest.importorskip("xarray")
+    values = RNG.normal(size=(2, 3, 4))
+    values[:, 0, 0] = np.nan
+    dims = {"time": [0, 1], "lat": [50.0, 49.0, 48.0], "lon": [1.0, 2.0, 3.0, 4.0]}
+    mean = xarray.DataArray(values, dims, list(dims), attrs={"units": "K"})
+    dataset = xarray.Dataset({"mean": mean, "std": abs(mean), "lower": mean, "upper": mean})
+    figure = plot_map(dataset.isel(time=0), error={"error": values[0].reshape(-1)})
+    assert len(panels(figure)) == 3
+    drawn = [axis.collections[0] for axis in panels(figure)]
+    assert all(type(mesh).__name__ == "QuadMesh" for mesh in drawn)
+    assert drawn[0].get_array().count() == 11
+    assert rendered(figure)
+    low, high = drawn[1].get_clim()
+    assert low == -high
+    with pytest.raises(DataError, match=r"time, lat, lon; choose one input, such as .isel\(time=0\)"):
+        plot_map(dataset)
+
+
+def test_coastlines_are_drawn_where_cartopy_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    line = types.SimpleNamespace(xy=([-180.0, 180.0], [0.0, 1.0]))
+    feature = types.SimpleNamespace(COASTLINE=types.SimpleNamespace(geometries=lambda: [line]))
+    monkeypatch.setitem(sys.modules, "cartopy", types.SimpleNamespace(feature=feature))
+    monkeypatch.setitem(sys.modules, "cartopy.feature", feature)
+    axis = plot_map([1.0, 2.0], [3.0, 4.0], {"a": [1.0, 2.0]}).axes[0]
+    assert len(axis.lines) == 1
+    assert axis.get_xlim()[1] < 5
+
+
+def test_groups_and_outputs_have_names_on_the_latent_map() -> None:
+    names = list("abcdef")
+    figure = plot_latents(RNG.normal(size=(6, 2)), {"region": ["north", "south"] * 3}, names=names)
+    (axis,) = panels(figure)
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["north", "south"]
+    assert [text.get_text() for text in axis.texts] == names
+    with pytest.raises(DataError, match="give each output one of ten at most"):
+        plot_latents(RNG.normal(size=(20, 2)), {"region": [str(i) for i in range(20)]})
+
+
+def test_notebooks_show_predictions_and_histories(predicted: Any) -> None:
+    dist, _ = predicted
+    shown = dist._repr_html_()
+    assert f"{dist.mean[0, 0]:.4g} ± {dist.std[0, 0]:.2g}" in shown
+    assert "2024-01-01" in shown
+    record = EpochRecord(1, -5.0, -4.0, 0.5, 0.5, 0.01, 0.1, 0.2)
+    assert "<polyline" in History([record, record], "epochs")._repr_html_()
+    assert "no epoch" in History()._repr_html_()
