@@ -1,6 +1,7 @@
 """The scikit-learn facade: data in, model trained, predictions out. No mathematics."""
 
 import copy
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -33,9 +34,12 @@ from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
+from manygp.estimators.together import TogetherMixin
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
+from manygp.summaries import JointCells
+from manygp.summaries.cells import exposure_of
 from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
@@ -45,7 +49,7 @@ __all__ = ["Estimator"]
 _CHUNK_NUMBERS = 8_000_000
 
 
-class Estimator(ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
+class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
     A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
@@ -407,18 +411,29 @@ class Estimator(ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, Ba
         check_sizes({"num_samples": num_samples}, device)
         predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
 
-        def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+        def locate(cells: IntArray) -> tuple[Tensor, Tensor]:
             x, which = place(cells)
-            where = torch.as_tensor(which, device=device)
             # Small variances are differences of large numbers: predictions are float64 whatever the fit was.
-            mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), device=device), where)
-            return mean, variance, where
+            return torch.as_tensor(self.scaling_.scale_x(x), device=device), torch.as_tensor(which, device=device)
+
+        def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+            x, where = locate(cells)
+            return *predictor(x, where), where
 
         width = num_samples * max(predictor.width, 1)
         likelihood = self.model_.likelihood if observation_noise else Noiseless()
         if exposure is not None:
             self._check_exposure(self.model_.likelihood)
             exposure = as_exposure(exposure, shape[0])
+
+        def together(has_noise: bool) -> JointCells:
+            joint = self._model_for(has_noise).joint(num_samples, self._seed)
+            kind = self.model_.likelihood if has_noise else Noiseless()
+            width = math.prod(shape[1:])
+            return JointCells(
+                joint, locate, math.prod(shape), kind, self.scaling_, exposure_of(exposure, width, device)
+            )
+
         return Prediction(
             components,
             shape,
@@ -433,6 +448,7 @@ class Estimator(ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, Ba
             rows,
             # Some outputs of a field need not span all of it.
             self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
+            together,
         )
 
     def _model_for(self, observation_noise: bool) -> Any:

@@ -32,8 +32,10 @@ def fill_table(
     level: float,
     inputs: Sequence[Hashable] | None = None,
     exposure: Any = None,
+    num_draws: int = 0,
+    random_state: int = 0,
 ) -> dict[str, Any]:
-    """Return a table with its gaps filled, once for each statistic.
+    """Return a table with its gaps filled, once for each statistic, or for each joint draw.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def fill_table(
         As in `Estimator.fill`.
     statistics, level
         What to fill gaps with, and the probability of the interval.
+    num_draws, random_state
+        Number of joint draws that gaps are filled with beside, and their seed.
     """
     _check_statistics(statistics)
     given, X = (X, None) if y is None else (y, X)
@@ -64,7 +68,8 @@ def fill_table(
     row, column = np.nonzero(np.isnan(cells) & (outputs >= 0))
     if exposure is None and _is_that_of_the_fit(estimator, numbers):
         exposure = getattr(estimator, "exposure_", None)
-    found = _gaps(estimator, numbers, row, outputs[column], exposure, statistics, level)
+    draws = num_draws, random_state
+    found = _gaps(estimator, numbers, row, outputs[column], exposure, statistics, level, draws)
     filled = {}
     for name, numbers_found in found.items():
         result = np.where(np.isnan(cells), np.nan, 0.0) if name == "std" else cells.copy()
@@ -156,10 +161,11 @@ def _gaps(
     exposure: Any,
     statistics: Sequence[str],
     level: float,
+    draws: tuple[int, int] = (0, 0),
 ) -> dict[str, FloatArray]:
-    """Statistics of the cells at some rows and outputs, each of shape (c,)."""
+    """Statistics of the cells at some rows and outputs, and joint draws by a number and a seed, each of shape (c,)."""
     if not len(row):
-        return {name: np.empty(0) for name in statistics}
+        return {name: np.empty(0) for name in (*statistics, *map(str, range(draws[0])))}
     names = [estimator.output_names_[i] for i in outputs]
     x = inputs[row]
 
@@ -172,7 +178,8 @@ def _gaps(
     )
     lower, upper = dist.interval(level) if {"lower", "upper"} & set(statistics) else (None, None)
     known = {"mean": lambda: dist.mean, "std": lambda: dist.std, "lower": lambda: lower, "upper": lambda: upper}
-    return {name: np.asarray(known[name]()) for name in statistics}
+    found = {name: np.asarray(known[name]()) for name in statistics}
+    return found | ({str(i): values for i, values in enumerate(dist.sample(*draws))} if draws[0] else {})
 
 
 def _put_back(held: Any, columns: IntArray, values: FloatArray, container: str) -> Any:
