@@ -8,7 +8,17 @@ from jaxtyping import install_import_hook
 from . import shapes
 
 # A module is checked only if it is first imported under the hook, and this file comes before every test module.
-ROOMS = ("linalg", "quadrature", "kernels", "embeddings", "likelihoods", "variational", "models", "prediction")
+ROOMS = (
+    "linalg",
+    "quadrature",
+    "kernels",
+    "embeddings",
+    "likelihoods",
+    "variational",
+    "functions",
+    "models",
+    "prediction",
+)
 install_import_hook([f"manygp.{room}" for room in ROOMS], f"{shapes.__name__}.check")
 
 

@@ -124,6 +124,16 @@ def test_the_ten_lines_of_the_readme_run(tmp_path, monkeypatch):
     assert (tmp_path / "sines").is_dir()
 
 
+def test_the_snippets_on_sums_run():
+    names = {}
+    page = (ROOT / "docs" / "sums.md").read_text(encoding="utf-8")
+    for snippet in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(snippet.replace("epochs=20", "epochs=2"), names)
+    assert names["years"].labels.shape == (6, 2)
+    assert names["draws"].shape == (20, 36, 8)
+    assert 0.0 <= float(names["hot"]) <= 1.0
+
+
 def test_the_snippets_on_containers_run():
     pytest.importorskip("xarray")
     names = {}

@@ -8,10 +8,12 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # What each example must come to, read off the variables that it leaves behind.
 PROMISES = {
+    "acquisition": lambda names: 0.0 <= float(names["where"]) <= 1.0,
     "cells": lambda names: names["dist"].shape == (2,),
     "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
     "feed": lambda names: names["error"] < 0.25 * names["alone"] and not names["model"].refit_advised_,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
+    "region_mean": lambda names: names["together"].mean() > 1.5 * names["alone"].mean(),
     "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,
     "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},

@@ -15,8 +15,22 @@ from manygp._version import __version__
 if TYPE_CHECKING:
     from manygp.comparison import Comparison, compare
     from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
-    from manygp.estimators import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, IndGP, load, scorer
+    from manygp.estimators import (
+        GMOGP,
+        GSLVMOGP,
+        LVMOGP,
+        OILMM,
+        SGPRN,
+        SVLMC,
+        TLVMOGP,
+        DrawnFunctions,
+        Imputer,
+        IndGP,
+        load,
+        scorer,
+    )
     from manygp.prediction import Prediction
+    from manygp.summaries import Aggregate, Probability
 
 __all__ = [
     "GMOGP",
@@ -26,14 +40,18 @@ __all__ = [
     "SGPRN",
     "SVLMC",
     "TLVMOGP",
+    "Aggregate",
     "Comparison",
     "DataError",
+    "DrawnFunctions",
+    "Imputer",
     "IndGP",
     "ManyGPError",
     "ModelFileError",
     "NotFittedError",
     "NumericalError",
     "Prediction",
+    "Probability",
     "SettingError",
     "__version__",
     "compare",
@@ -42,7 +60,7 @@ __all__ = [
 ]
 
 # Where public names live, the cheapest to import first.
-_HOMES = ("manygp.errors", "manygp.prediction", "manygp.estimators", "manygp.comparison")
+_HOMES = ("manygp.errors", "manygp.summaries", "manygp.prediction", "manygp.estimators", "manygp.comparison")
 
 
 def __getattr__(name: str) -> Any:

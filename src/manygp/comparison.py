@@ -215,9 +215,9 @@ def _of_baseline(
     grid = train.to_grid()
     Y = grid.block(np.arange(grid.num_inputs), np.arange(grid.num_outputs))
     with time_limit(seconds):
-        # Rows without any value are predicted at, not learnt from; so are outputs, which a plain method leaves out.
+        # Of an output of which nothing is left a plain method knows what is usual.
         known = ~np.isnan(Y).all(0)
-        filled, std = np.full(Y.shape, np.nan), np.full(Y.shape[1], np.nan)
+        filled, std = np.full(Y.shape, np.nanmean(Y)), np.full(Y.shape[1], np.nanstd(Y))
         filled[:, known], std[known] = method.fill(grid.X, Y[:, known]), method.error_std(grid.X, Y[:, known])
     error, spread = (values - filled[row, output]) / unit, std[output] / unit
     z = error / spread

@@ -23,6 +23,7 @@ __all__ = [
     "outer",
     "projected",
     "safe_cholesky",
+    "sparse_matrix",
     "squared_norms",
     "symmetrize",
     "triangular_gram",
@@ -101,6 +102,13 @@ def triangular_inverse(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
 def matvec(A: Float[Tensor, "*#b n m"], v: Float[Tensor, "*#b m"]) -> Float[Tensor, "*#b n"]:
     """A v."""
     return torch.mv(A, v) if A.dim() == 2 and v.dim() == 1 else (A @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def sparse_matrix(
+    row: Int[Tensor, " k"], column: Int[Tensor, " k"], values: Float[Tensor, " k"], shape: tuple[int, int]
+) -> Tensor:
+    """A sparse matrix from its entries, which are added up where they fall together."""
+    return torch.sparse_coo_tensor(torch.stack([row, column]), values, shape, check_invariants=False)
 
 
 def gram(A: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b m m"]:

@@ -21,6 +21,10 @@ from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import check_memory
+from manygp.summaries import JointCells
+from manygp.summaries.aggregate import checked_levels
+from manygp.summaries.scores import crps_by_cdf, crps_by_draws
+from manygp.summaries.together import TogetherMixin, check_draws
 
 if TYPE_CHECKING:
     import xarray
@@ -34,11 +38,13 @@ _BISECTIONS = 60
 _LARGEST_INTEGER = 2.0**50
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
+# Draws of every cell in scores that have no closed form.
+_SCORE_DRAWS = 64
 
 Components = Callable[[IntArray], tuple[Tensor, Tensor, Tensor]]
 
 
-class Prediction:
+class Prediction(TogetherMixin):
     """The predictive distribution of every cell asked for, in the user's units.
 
     Made by `predict_dist` of an estimator. All arrays have the shape of the request: (n, p) for inputs times outputs,
@@ -68,6 +74,8 @@ class Prediction:
         Inputs of the rows as the user knows them, for export; `inputs` by default.
     axes
         What the container of the fit called inputs and outputs.
+    together
+        All cells together, with the noise of observations or without; None if only single cells are known.
     """
 
     def __init__(
@@ -84,19 +92,21 @@ class Prediction:
         exposure: FloatArray | None = None,
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
+        together: Callable[[bool], JointCells] | None = None,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
         self._outputs, self._device, self._exposure = outputs, device, exposure
         self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._together_by = together
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.output_names[:3])) + (", ..." if len(self.output_names) > 3 else "")
         kind = "functions" if isinstance(self._likelihood, Noiseless) else f"{type(self._likelihood).__name__} values"
         axes = ("cells",) if len(self.shape) == 1 else ("inputs", "outputs")
         size = " x ".join(f"{count:,} {axis}" for count, axis in zip(self.shape, axes, strict=True))
-        return f"<Prediction of {kind}: {size} ({names}); see mean, std, interval and to_frame>"
+        return f"<Prediction of {kind}: {size} ({names}); see mean, std, interval, sample and to_frame>"
 
     def _repr_html_(self) -> str:
         """The same with the first few cells, for notebooks; no others are computed."""
@@ -157,9 +167,7 @@ class Prediction:
 
         Of discrete values it is the smallest whole number that is not exceeded with a probability of at least q.
         """
-        levels = np.atleast_1d(as_numbers(q, "q"))
-        if levels.ndim != 1 or not levels.size or not np.all((levels > 0) & (levels < 1)):
-            raise SettingError(f"quantile({q!r}): give one or more levels strictly between 0 and 1.")
+        levels = checked_levels(q)
 
         def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
             bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
@@ -175,22 +183,31 @@ class Prediction:
         lower, upper = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
         return lower, upper
 
-    def sample(self, n: int = 1, random_state: int = 0) -> FloatArray:
-        """`n` draws of every cell, independent between cells, with a new first axis."""
-        if not _is_whole(n) or n < 1:
-            raise SettingError(f"sample({n!r}): the number of draws must be a whole number of at least 1.")
-        if not _is_whole(random_state) or not 0 <= random_state < 2**63:
-            raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1.")
+    def sample(self, n: int = 1, random_state: int = 0, *, independent: bool = False) -> FloatArray:
+        """`n` joint draws of all cells, with a new first axis.
+
+        A draw is a function: the same at a cell however it is asked, and however many cells are asked for. Observations
+        have noise of their own in every cell beside that.
+
+        Parameters
+        ----------
+        n
+            Number of draws.
+        random_state
+            Seed.
+        independent
+            Whether to draw every cell by itself instead, which is faster and says nothing about cells together.
+        """
+        check_draws(n, random_state)
         cells = math.prod(self.shape)
         # The draws themselves, and a few numbers for each of those of a chunk.
         check_memory(f"sample({n})", 8.0 * n * (cells + 4 * min(cells, self._chunk_cells)))
+        if not independent and self._together_by is not None:
+            return self._joint_draws(0, int(n), int(random_state))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
 
         def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            chosen = torch.randint(mean.shape[0], (n, mean.shape[1]), generator=generator, device=self._device)
-            noise = torch.randn(chosen.shape, dtype=mean.dtype, generator=generator, device=self._device)
-            f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
-            return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
+            return self._drawn(mean, variance, outputs, exposure, int(n), generator)
 
         return self._scaling.unscale_mean(self._map(draw, n), self._outputs)
 
@@ -209,14 +226,17 @@ class Prediction:
         return self._map_values(Y, [self._cdf])[0]
 
     def crps(self, Y: Any) -> FloatArray:
-        """Continuous ranked probability score of given values (lower is better); NaN where they are NaN."""
+        """Continuous ranked probability score of given values (lower is better); NaN where they are NaN.
+
+        In closed form for Gaussian observations, by sums or quadrature of the distribution function for all others.
+        """
         self._likelihood.check(self._as_values(Y))
         return self._map_values(Y, [self._crps])[0] * self._scaling.y_scale[self._outputs]
 
     def score(self, Y: Any, plug_in: bool = False) -> dict[str, float]:
         """Averages over the cells of Y that are not NaN.
 
-        Keys: `mse`, `nll` (see `log_prob` for `plug_in`), `crps` for Gaussian observations, `coverage50` and
+        Keys: `mse`, `nll` (see `log_prob` for `plug_in`), `crps`, `coverage50` and
         `coverage90` (shares of values inside the central intervals), and `num_cells`. An interval of whole numbers
         holds more than its level, so discrete values count by the share of their probability that lies in the middle
         half, or 90 per cent, of the distribution: what a randomised interval would cover on average.
@@ -226,13 +246,12 @@ class Prediction:
         seen = ~np.isnan(values)
         if not seen.any():
             raise DataError("Y has no value to score: every one is NaN, or there is none; give at least one.")
-        has_crps = isinstance(self._likelihood, Gaussian | Noiseless)
         functions = {"mean": self._mean, "cdf": self._cdf, "log_prob": self._log_prob}
         functions |= {"plug_in": self._plug_in_log_prob} if plug_in else {}
-        functions |= {"crps": self._crps} if has_crps else {}
+        is_gaussian = isinstance(self._likelihood, Gaussian | Noiseless)
+        functions |= {"crps": self._crps if is_gaussian else self._drawn_crps}
         found = dict(zip(functions, self._map_values(Y, list(functions.values())), strict=True))
         log_prob = self._scaling.unscale_log_prob(found["plug_in" if plug_in else "log_prob"], self._outputs)
-        crps = {"crps": float(np.mean((found["crps"] * scale)[seen]))} if has_crps else {}
         below = cdf = found["cdf"]
         if self._likelihood.is_discrete:
             # P(Y < y) = P(Y ≤ y) − P(y)
@@ -245,7 +264,7 @@ class Prediction:
         return {
             "mse": float(np.mean(error**2)),
             "nll": float(-np.mean(log_prob[seen])),
-            **crps,
+            "crps": float(np.mean((found["crps"] * scale)[seen])),
             "coverage50": float(np.mean(_share_inside(below[seen], cdf[seen], 0.5))),
             "coverage90": float(np.mean(_share_inside(below[seen], cdf[seen], 0.9))),
             "num_cells": int(seen.sum()),
@@ -322,7 +341,15 @@ class Prediction:
         self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
     ) -> Tensor:
         if not isinstance(self._likelihood, Gaussian | Noiseless):
-            raise SettingError(f"The CRPS has no closed form for {type(self._likelihood).__name__} observations.")
+            m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
+            std = (v.mean(0) + m.var(0, unbiased=False)).sqrt()
+            return crps_by_cdf(
+                lambda t: self._cdf(mean, variance, outputs, t, exposure),
+                m.mean(0),
+                std,
+                y,
+                self._likelihood.is_discrete,
+            )
         mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
         s = mean.shape[0]
         spread = sum(
@@ -331,6 +358,28 @@ class Prediction:
         )
         # CRPS = E|Y − y| − ½ E|Y − Y'|, both sums over Gaussian components
         return _absolute_moment(y - mean, variance).mean(0) - 0.5 * spread / s
+
+    def _drawn_crps(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        """The CRPS by a few draws of every cell: for averages over many cells, where it takes too long otherwise."""
+        generator = torch.Generator(self._device).manual_seed(0)
+        return crps_by_draws(self._drawn(mean, variance, outputs, exposure, _SCORE_DRAWS, generator), y)
+
+    def _drawn(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        outputs: Tensor,
+        exposure: Tensor | None,
+        n: int,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Draws of every cell by itself, shape (n, b)."""
+        chosen = torch.randint(mean.shape[0], (n, mean.shape[1]), generator=generator, device=self._device)
+        noise = torch.randn(chosen.shape, dtype=mean.dtype, generator=generator, device=self._device)
+        f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
+        return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
 
     def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float) -> Tensor:
         """Solve cdf(y) = level between bounds that hold the quantiles of all components."""
@@ -413,10 +462,6 @@ class Prediction:
                 if everything and parts[0].shape[0] * len(cells) <= _MAX_KEPT:
                     self._kept[start] = parts
             yield chunk, parts
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _share_inside(below: FloatArray, cdf: FloatArray, level: float) -> FloatArray:

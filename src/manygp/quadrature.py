@@ -1,13 +1,23 @@
-"""Gauss-Hermite quadrature for expectations under a univariate Gaussian."""
+"""Nodes of integrals: Gauss-Hermite for a univariate Gaussian, frequencies for the spectrum of a kernel."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from scipy.stats import chi2
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
-__all__ = ["gauss_hermite", "gaussian_expectation", "gaussian_nodes", "log_gaussian_expectation"]
+__all__ = [
+    "gauss_hermite",
+    "gaussian_expectation",
+    "gaussian_nodes",
+    "log_gaussian_expectation",
+    "unit_frequencies",
+]
 
 
 @lru_cache
@@ -78,3 +88,18 @@ def log_gaussian_expectation(
         # + log N(f | μ, v) − log N(f | c, s²)
         log_terms = log_terms + 0.5 * ((f - c).square() / s2 - (f - mean).square() / variance + (s2 / variance).log())
     return torch.logsumexp(log_terms, 0)
+
+
+def unit_frequencies(count: int, dim: int, nu: float, seed: int) -> tuple[Float[Tensor, "f e"], Float[Tensor, " f"]]:
+    """Frequencies of a kernel with lengthscales 1, and a uniform number for each.
+
+    Those of an RBF are normal, of a Matern kernel Student t with 2ν degrees of freedom. Points of a scrambled Sobol
+    sequence fill their distribution more evenly than random ones.
+    """
+    points = SobolEngine(dim + 2, scramble=True, seed=seed % (1 << 31)).draw(count, dtype=torch.float64)
+    points = points.clamp(1e-10, 1.0 - 1e-10)
+    directions = torch.special.ndtri(points[:, :dim])
+    if not math.isinf(nu):
+        freedom = 2.0 * nu
+        directions = directions * torch.as_tensor(np.sqrt(freedom / chi2.ppf(points[:, dim].numpy(), freedom)))[:, None]
+    return directions, points[:, dim + 1]

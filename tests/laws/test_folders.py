@@ -246,7 +246,7 @@ def test_a_description_with_a_part_missing(folder, key):
         ("sizes", "num_inducing", 10**9),
         ("sizes", "num_inducing", 500),
         ("sizes", "latent_dim", 500),
-        ("settings", "num_blocks", 10**9),
+        ("sizes", "num_blocks", 10**9),
     ],
 )
 def test_sizes_that_are_bombs(folder, part, name, value):

@@ -31,7 +31,7 @@ def test_quantiles_invert_the_distribution_function(dist):
 
 
 def test_intervals_are_quantiles_and_hold_their_share_of_samples(dist):
-    draws = dist.sample(DRAWS)
+    draws = dist.sample(DRAWS, independent=True)
     for level in (0.5, 0.9):
         lower, upper = dist.interval(level)
         assert np.array_equal(lower, dist.quantile(0.5 - level / 2))
@@ -40,7 +40,7 @@ def test_intervals_are_quantiles_and_hold_their_share_of_samples(dist):
 
 
 def test_samples_match_moments_and_distribution_function(dist, rng):
-    draws, y = dist.sample(DRAWS), typical(dist, rng)
+    draws, y = dist.sample(DRAWS, independent=True), typical(dist, rng)
     assert draws.shape == (DRAWS, *dist.shape)
     assert_monte_carlo(draws, dist.mean)
     assert_monte_carlo((draws - dist.mean) ** 2, dist.variance)
@@ -49,7 +49,8 @@ def test_samples_match_moments_and_distribution_function(dist, rng):
 
 
 def test_crps_equals_monte_carlo(dist, rng):
-    y, first, second = typical(dist, rng), dist.sample(DRAWS, random_state=1), dist.sample(DRAWS, random_state=2)
+    y = typical(dist, rng)
+    first, second = (dist.sample(DRAWS, random_state=seed, independent=True) for seed in (1, 2))
     assert_monte_carlo(np.abs(first - y) - 0.5 * np.abs(first - second), dist.crps(y))
 
 

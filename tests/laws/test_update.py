@@ -17,12 +17,12 @@ from .conftest import fitted
 QUIET = {"device": "cpu", "progress": False}
 TINY = {"latent_dim": 2, "num_inducing": 12, "epochs": 5, **QUIET}
 KINDS = {
-    "plain": {"row_effects": False, "num_neighbors": 0},
-    "point latents": {"row_effects": False, "latent_posterior": "point", "standardize": "global"},
+    "plain": {"corrections": ("noise",), "num_neighbors": 0},
+    "point latents": {"corrections": ("noise",), "latent_posterior": "point", "standardize": "global"},
     "paper": {"preset": "paper"},
     "effects of rows": {"num_neighbors": 0, "epochs": 30},
-    "neighbours": {"num_neighbors": 6},
-    "counts": {"likelihood": "poisson", "row_effects": False},
+    "neighbours": {"num_neighbors": 6, "epochs": 40},
+    "counts": {"likelihood": "poisson", "corrections": ("noise",)},
 }
 JUMPS = ("effects of rows", "neighbours")
 KNOWN, ROWS = 30, 36

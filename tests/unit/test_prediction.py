@@ -192,15 +192,6 @@ def test_a_frame_of_cells(rng):
     assert (frame["lower90"] < frame["upper90"]).all()
 
 
-def test_other_observations_have_no_closed_crps(world):
-    class Other(Gaussian.__base__):
-        def predictive_moments(self, mean, variance, outputs):
-            return mean, variance
-
-    with pytest.raises(SettingError, match="CRPS has no closed form for Other"):
-        world.prediction(likelihood=Other()).crps(np.zeros((6, 2)))
-
-
 def test_values_read_backwards_are_values(world):
     dist, values = world.prediction(), np.arange(12.0).reshape(6, 2)
     backwards = values[::-1, ::-1].copy()[::-1, ::-1]

@@ -15,11 +15,12 @@ from scipy import sparse
 from manygp.data.annotated import annotated_values, is_annotated
 from manygp.data.cells import Cells
 from manygp.data.containers import OTHER_FRAMES, container_of
+from manygp.data.frames import chosen_inputs
 from manygp.data.grid import Grid
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
-from manygp.data.names import given_names
+from manygp.data.names import given_names, label_cells
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
-from manygp.data.table import BoolArray, FloatArray, IntArray
+from manygp.data.table import BoolArray, FloatArray
 from manygp.errors import DataError
 
 __all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_inputs", "own_names"]
@@ -64,7 +65,9 @@ def as_table(
     if Y is None and container != "numpy":
         X, Y = None, X
     if inputs is not None or (X is None and container in OTHER_FRAMES):
-        X, Y = _chosen_inputs(X, Y, inputs)
+        if X is not None or not isinstance(Y, pd.DataFrame):
+            raise DataError("inputs= names columns of a frame of values; give the frame alone, or X without inputs=.")
+        X, Y = chosen_inputs(Y, inputs)
     if is_annotated(X):
         if Y is not None:
             raise DataError("X is an AnnData, which holds the values itself, and Y was given too; leave Y out.")
@@ -127,7 +130,7 @@ def cells_table(
         raise DataError(f"x has {len(inputs)} rows and y has shape {values.shape}; give one value for each row of x.")
     if np.isinf(values).any():
         raise DataError("y contains infinity; mark missing values as NaN and remove infinite ones.")
-    labels, names = _label_cells(outputs, None if output_names is None else given_names(output_names))
+    labels, names = label_cells(outputs, None if output_names is None else given_names(output_names))
     if len(labels) != len(values):
         raise DataError(f"There are {len(values)} cells and {len(labels)} outputs; name one output for each cell.")
     kept = ~np.isnan(values)
@@ -183,23 +186,6 @@ def as_inputs(X: Any, num_features: int | None = None, *, model: str = "the mode
     if largest > _LARGEST_INPUT:
         raise DataError(f"{name} contains {largest:.3g}, which is too large to square; divide it by a large number.")
     return numbers
-
-
-def _chosen_inputs(X: Any, Y: Any, inputs: Sequence[Hashable] | None) -> tuple[Any, Any]:
-    """The columns of a frame that are inputs, and the others."""
-    if inputs is None:
-        raise DataError(
-            "X is None and frames of this library have no index to take inputs from; name the columns that hold them, "
-            f"inputs=[{Y.columns[0]!r}], if that is one."
-        )
-    if X is not None or not isinstance(Y, pd.DataFrame):
-        raise DataError("inputs= names columns of a frame of values; give the frame alone, or X without inputs=.")
-    chosen = [inputs] if isinstance(inputs, str) else list(inputs)
-    missing = [name for name in chosen if name not in Y.columns]
-    if missing or not chosen:
-        known = ", ".join(map(repr, Y.columns[:8])) + (", ..." if Y.shape[1] > 8 else "")
-        raise DataError(f"inputs={inputs!r} are no columns of the frame, which has {known}; name some of these.")
-    return Y[chosen], Y.drop(columns=chosen)
 
 
 def _without_empty(
@@ -372,50 +358,3 @@ def _check_values(table: Grid) -> None:
             )
     if not table.num_observed:
         raise DataError("Y has no observed cell: every value is NaN or masked; give at least one observed value.")
-
-
-def _label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[IntArray, tuple[Hashable, ...]]:
-    """Return the position of each cell's output, and all names in order."""
-    labels = pd.Series(_as_labels(outputs))
-    if labels.isna().any():
-        raise DataError("outputs contains missing values; name the output of every cell.")
-    is_categorical = isinstance(labels.dtype, pd.CategoricalDtype)
-    try:
-        codes, distinct = (labels.cat.codes, labels.cat.categories) if is_categorical else labels.factorize()
-    except TypeError as error:
-        message = "outputs contains names that cannot be looked up; give strings, numbers or tuples of them."
-        raise DataError(message) from error
-    found = given_names(distinct)
-    if names is None:
-        names = found if is_categorical else _sorted_names(found)
-    # Tuples as names would become a MultiIndex, which does not look tuples up as such.
-    index = pd.Index(names, tupleize_cols=False)
-    if not index.is_unique:
-        raise DataError("Output names occur more than once; give every output a name of its own.")
-    positions = index.get_indexer(pd.Index(found, dtype=object, tupleize_cols=False))[np.asarray(codes)]
-    if (positions < 0).any():
-        unknown = found[codes[int(np.flatnonzero(positions < 0)[0])]]
-        raise DataError(f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells.")
-    return positions.astype(np.int64), tuple(index.tolist())
-
-
-def _as_labels(outputs: Any) -> Any:
-    labels = outputs
-    if not isinstance(outputs, pd.Series | pd.Index | pd.Categorical | np.ndarray):
-        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
-            raise DataError(f"outputs={outputs!r} is no list of names; give one output name for each cell.")
-        held = list(outputs)
-        # Through an empty object array, because numpy would spread tuples over a second axis.
-        labels = np.empty(len(held), dtype=object)
-        labels[:] = held
-    if np.ndim(labels) != 1:
-        raise DataError(f"outputs has shape {np.shape(labels)}; expected one output name for each cell.")
-    return labels
-
-
-def _sorted_names(names: tuple[Any, ...]) -> tuple[Hashable, ...]:
-    try:
-        return tuple(sorted(names))
-    except TypeError:
-        # Names of mixed kinds have no order; that of their first appearance is as good as any.
-        return names

@@ -10,7 +10,7 @@ import pandas as pd
 from manygp.data.numbers import as_pandas
 from manygp.errors import DataError
 
-__all__ = ["as_list", "check_columns", "long_parts", "with_levels"]
+__all__ = ["as_list", "check_columns", "chosen_inputs", "long_parts", "with_levels"]
 
 
 def long_parts(
@@ -42,6 +42,29 @@ def long_parts(
     chosen = others if inputs is None else as_list(inputs)
     check_columns(held, name, [*chosen, output, value, *([] if exposure is None else [exposure])])
     return held[chosen], held[output], held[value], None if exposure is None else held[exposure]
+
+
+def chosen_inputs(frame: pd.DataFrame, inputs: Sequence[Hashable] | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the columns of a frame that are inputs, and the others.
+
+    Parameters
+    ----------
+    frame
+        A frame with a column for each input and each output.
+    inputs
+        Names of the inputs; None, from a library whose frames have no index, is refused.
+    """
+    if inputs is None:
+        raise DataError(
+            "X is None and frames of this library have no index to take inputs from; name the columns that hold them, "
+            f"inputs=[{frame.columns[0]!r}], if that is one."
+        )
+    chosen = as_list(inputs)
+    missing = [name for name in chosen if name not in frame.columns]
+    if missing or not chosen:
+        known = ", ".join(map(repr, frame.columns[:8])) + (", ..." if frame.shape[1] > 8 else "")
+        raise DataError(f"inputs={inputs!r} are no columns of the frame, which has {known}; name some of these.")
+    return frame[chosen], frame.drop(columns=chosen)
 
 
 def as_list(names: Sequence[Hashable] | Hashable) -> list[Hashable]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "match_names"]
+__all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "label_cells", "match_names"]
 
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
@@ -101,6 +101,53 @@ def checked_names(names: Iterable[Hashable] | None, num_outputs: int) -> tuple[H
             raise DataError(f"Output name {name!r} occurs more than once; give every output a name of its own.")
         seen.add(name)
     return checked
+
+
+def label_cells(outputs: Any, names: tuple[Hashable, ...] | None) -> tuple[npt.NDArray[np.int64], tuple[Hashable, ...]]:
+    """Return the position of each cell's output, and all names in order."""
+    labels = pd.Series(_as_labels(outputs))
+    if labels.isna().any():
+        raise DataError("outputs contains missing values; name the output of every cell.")
+    is_categorical = isinstance(labels.dtype, pd.CategoricalDtype)
+    try:
+        codes, distinct = (labels.cat.codes, labels.cat.categories) if is_categorical else labels.factorize()
+    except TypeError as error:
+        message = "outputs contains names that cannot be looked up; give strings, numbers or tuples of them."
+        raise DataError(message) from error
+    found = given_names(distinct)
+    if names is None:
+        names = found if is_categorical else _sorted_names(found)
+    # Tuples as names would become a MultiIndex, which does not look tuples up as such.
+    index = pd.Index(names, tupleize_cols=False)
+    if not index.is_unique:
+        raise DataError("Output names occur more than once; give every output a name of its own.")
+    positions = index.get_indexer(pd.Index(found, dtype=object, tupleize_cols=False))[np.asarray(codes)]
+    if (positions < 0).any():
+        unknown = found[codes[int(np.flatnonzero(positions < 0)[0])]]
+        raise DataError(f"outputs contains {unknown!r}, which is not among output_names; add it or drop its cells.")
+    return positions.astype(np.int64), tuple(index.tolist())
+
+
+def _as_labels(outputs: Any) -> Any:
+    labels = outputs
+    if not isinstance(outputs, pd.Series | pd.Index | pd.Categorical | np.ndarray):
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+            raise DataError(f"outputs={outputs!r} is no list of names; give one output name for each cell.")
+        held = list(outputs)
+        # Through an empty object array, because numpy would spread tuples over a second axis.
+        labels = np.empty(len(held), dtype=object)
+        labels[:] = held
+    if np.ndim(labels) != 1:
+        raise DataError(f"outputs has shape {np.shape(labels)}; expected one output name for each cell.")
+    return labels
+
+
+def _sorted_names(names: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sorted(names))
+    except TypeError:
+        # Names of mixed kinds have no order; that of their first appearance is as good as any.
+        return names
 
 
 def _plain(name: Any) -> Any:

@@ -8,9 +8,11 @@ from pathlib import Path
 import gpytorch
 from torch import nn
 
+from manygp.estimators.drawn import DrawnFunction, DrawnFunctions
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.gmogp import GMOGP
 from manygp.estimators.gslvmogp import GSLVMOGP, LVMOGP
+from manygp.estimators.imputer import Imputer
 from manygp.estimators.indgp import IndGP
 from manygp.estimators.oilmm import OILMM
 from manygp.estimators.persistence import load_estimator
@@ -28,7 +30,10 @@ __all__ = [
     "SGPRN",
     "SVLMC",
     "TLVMOGP",
+    "DrawnFunction",
+    "DrawnFunctions",
     "Estimator",
+    "Imputer",
     "IndGP",
     "load",
     "scorer",

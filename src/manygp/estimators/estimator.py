@@ -1,6 +1,7 @@
 """The scikit-learn facade: data in, model trained, predictions out. No mathematics."""
 
 import copy
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -31,11 +32,14 @@ from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
-from manygp.estimators.summary import noise_std, summarise
+from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
-from manygp.likelihoods import Gaussian, Likelihood, Noiseless, likelihood_name
+from manygp.estimators.together import TogetherMixin
+from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
+from manygp.summaries import JointCells
+from manygp.summaries.cells import exposure_of
 from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
@@ -45,7 +49,7 @@ __all__ = ["Estimator"]
 _CHUNK_NUMBERS = 8_000_000
 
 
-class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
+class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
     A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
@@ -99,45 +103,6 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
     @abstractmethod
     def _preset(self) -> Preset:
         """How the model is made, begun and trained."""
-
-    @property
-    def config_(self) -> Config:
-        """What the model is, with nothing left open: its resolved configuration."""
-        self._check_fitted()
-        return self._resolved()
-
-    @property
-    def noise_std_(self) -> FloatArray:
-        """Standard deviations of Gaussian noise of every output in the user's units, shape (p,)."""
-        self._check_fitted()
-        if not isinstance(self.model_.likelihood, Gaussian):
-            raise SettingError(
-                f"{likelihood_name(self.model_.likelihood)!r} has no noise variance: only Gaussians have."
-            )
-        return noise_std(self.model_.likelihood, self.scaling_.y_scale)
-
-    @property
-    def lengthscales_(self) -> FloatArray:
-        """Lengthscales of the inputs in the user's units, shape (d,), or (q, d) for several kernels."""
-        self._check_fitted()
-        found = self._lengthscales()
-        if found is None:
-            raise SettingError("A kernel of your own keeps its lengthscales itself: look at model_.")
-        return found
-
-    def _lengthscales(self) -> FloatArray | None:
-        """Lengthscales in the user's units, where the kernels are ours."""
-        return None
-
-    def summary(self) -> str:
-        """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
-        self._check_fitted()
-        return summarise(self)
-
-    def _resolved(self) -> Config:
-        """The configuration of the model as it is now."""
-        config: Config = self.model_.config
-        return config
 
     def _sizes(self) -> dict[str, Any]:
         """The configuration as it is saved, from which `_restore` makes an untrained model like the fitted one."""
@@ -446,18 +411,29 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
         check_sizes({"num_samples": num_samples}, device)
         predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
 
-        def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+        def locate(cells: IntArray) -> tuple[Tensor, Tensor]:
             x, which = place(cells)
-            where = torch.as_tensor(which, device=device)
             # Small variances are differences of large numbers: predictions are float64 whatever the fit was.
-            mean, variance = predictor(torch.as_tensor(self.scaling_.scale_x(x), device=device), where)
-            return mean, variance, where
+            return torch.as_tensor(self.scaling_.scale_x(x), device=device), torch.as_tensor(which, device=device)
+
+        def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
+            x, where = locate(cells)
+            return *predictor(x, where), where
 
         width = num_samples * max(predictor.width, 1)
         likelihood = self.model_.likelihood if observation_noise else Noiseless()
         if exposure is not None:
             self._check_exposure(self.model_.likelihood)
             exposure = as_exposure(exposure, shape[0])
+
+        def together(has_noise: bool) -> JointCells:
+            joint = self._model_for(has_noise).joint(num_samples, self._seed)
+            kind = self.model_.likelihood if has_noise else Noiseless()
+            width = math.prod(shape[1:])
+            return JointCells(
+                joint, locate, math.prod(shape), kind, self.scaling_, exposure_of(exposure, width, device)
+            )
+
         return Prediction(
             components,
             shape,
@@ -472,6 +448,7 @@ class Estimator(ContainerMixin, ScoringMixin, MultiOutputMixin, BaseEstimator):
             rows,
             # Some outputs of a field need not span all of it.
             self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
+            together,
         )
 
     def _model_for(self, observation_noise: bool) -> Any:

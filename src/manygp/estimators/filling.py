@@ -9,8 +9,8 @@ import pandas as pd
 
 from manygp.data.adapters import own_inputs, own_names
 from manygp.data.containers import OTHER_FRAMES, container_of
-from manygp.data.frames import as_list, check_columns, long_parts
-from manygp.data.labels import as_dates, check_rows
+from manygp.data.frames import as_list, chosen_inputs, long_parts
+from manygp.data.labels import check_rows
 from manygp.data.names import given_names, match_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, like_native
 from manygp.data.table import FloatArray, IntArray
@@ -32,8 +32,10 @@ def fill_table(
     level: float,
     inputs: Sequence[Hashable] | None = None,
     exposure: Any = None,
+    num_draws: int = 0,
+    random_state: int = 0,
 ) -> dict[str, Any]:
-    """Return a table with its gaps filled, once for each statistic.
+    """Return a table with its gaps filled, once for each statistic, or for each joint draw.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def fill_table(
         As in `Estimator.fill`.
     statistics, level
         What to fill gaps with, and the probability of the interval.
+    num_draws, random_state
+        Number of joint draws that gaps are filled with beside, and their seed.
     """
     _check_statistics(statistics)
     given, X = (X, None) if y is None else (y, X)
@@ -55,7 +59,7 @@ def fill_table(
     columns, outputs = _known_columns(estimator, held, chosen or [])
     values = as_numbers(held.iloc[:, columns] if isinstance(held, pd.DataFrame) else held, "y", allow_dates=False)
     cells = values.reshape(len(values), -1)
-    numbers = estimator._check_inputs(as_dates(where, estimator._axes_))
+    numbers, _ = estimator._asked(where)
     if cells.shape != (len(numbers), len(outputs)):
         raise DataError(
             f"y has shape {values.shape}, for {len(numbers)} inputs and {len(outputs)} outputs; give a row for each "
@@ -64,7 +68,8 @@ def fill_table(
     row, column = np.nonzero(np.isnan(cells) & (outputs >= 0))
     if exposure is None and _is_that_of_the_fit(estimator, numbers):
         exposure = getattr(estimator, "exposure_", None)
-    found = _gaps(estimator, numbers, row, outputs[column], exposure, statistics, level)
+    draws = num_draws, random_state
+    found = _gaps(estimator, numbers, row, outputs[column], exposure, statistics, level, draws)
     filled = {}
     for name, numbers_found in found.items():
         result = np.where(np.isnan(cells), np.nan, 0.0) if name == "std" else cells.copy()
@@ -90,7 +95,7 @@ def fill_long(
     positions = {name: i for i, name in enumerate(estimator.output_names_)}
     outputs = np.array([positions.get(name, -1) for name in match_names(given_names(labels), estimator.output_names_)])
     _check_some(outputs, given_names(labels), estimator)
-    numbers = estimator._check_inputs(as_dates(x, estimator._axes_))
+    numbers, _ = estimator._asked(x)
     row = np.flatnonzero(np.isnan(values) & (outputs >= 0))
     found = _gaps(estimator, numbers, row, outputs[row], None, statistics, level)
     filled = {}
@@ -110,10 +115,9 @@ def _inputs(X: Any, held: Any, chosen: list[Hashable] | None, container: str) ->
         return X
     if chosen is None and container not in OTHER_FRAMES:
         return own_inputs(held)
-    if not isinstance(held, pd.DataFrame) or chosen is None:
-        raise DataError("inputs= names the columns of a frame that hold the inputs; give a frame and inputs= alone.")
-    check_columns(held, "The frame", chosen)
-    return held[chosen]
+    if not isinstance(held, pd.DataFrame):
+        raise DataError("inputs= names columns of a frame of values; give a frame, or X without inputs=.")
+    return chosen_inputs(held, chosen)[0]
 
 
 def _known_columns(estimator: Any, held: Any, inputs: list[Hashable]) -> tuple[IntArray, IntArray]:
@@ -157,10 +161,11 @@ def _gaps(
     exposure: Any,
     statistics: Sequence[str],
     level: float,
+    draws: tuple[int, int] = (0, 0),
 ) -> dict[str, FloatArray]:
-    """Statistics of the cells at some rows and outputs, each of shape (c,)."""
+    """Statistics of the cells at some rows and outputs, and joint draws by a number and a seed, each of shape (c,)."""
     if not len(row):
-        return {name: np.empty(0) for name in statistics}
+        return {name: np.empty(0) for name in (*statistics, *map(str, range(draws[0])))}
     names = [estimator.output_names_[i] for i in outputs]
     x = inputs[row]
 
@@ -173,7 +178,8 @@ def _gaps(
     )
     lower, upper = dist.interval(level) if {"lower", "upper"} & set(statistics) else (None, None)
     known = {"mean": lambda: dist.mean, "std": lambda: dist.std, "lower": lambda: lower, "upper": lambda: upper}
-    return {name: np.asarray(known[name]()) for name in statistics}
+    found = {name: np.asarray(known[name]()) for name in statistics}
+    return found | ({str(i): values for i, values in enumerate(dist.sample(*draws))} if draws[0] else {})
 
 
 def _put_back(held: Any, columns: IntArray, values: FloatArray, container: str) -> Any:

@@ -1,19 +1,21 @@
 """What a fitted model is and how it came about, in a few lines."""
 
 import textwrap
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from manygp.data import Scaling
 from manygp.data.table import FloatArray
-from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
+from manygp.errors import SettingError
+from manygp.estimators.config import Config
+from manygp.likelihoods import Gaussian, likelihood_name
+from manygp.training import History
 from manygp.variational import KernelBatch
 
-if TYPE_CHECKING:
-    from manygp.estimators.estimator import Estimator
-
-__all__ = ["batch_lengthscales", "noise_std", "summarise"]
+__all__ = ["SummaryMixin", "batch_lengthscales"]
 
 _WIDTH, _MOST_NUMBERS = 108, 6
 # Parts of a configuration that are told elsewhere in a summary, or that no reader asks for.
@@ -28,7 +30,66 @@ _STOP_REASONS = {
 }
 
 
-def summarise(estimator: "Estimator") -> str:
+class SummaryMixin:
+    """What a fitted estimator tells about itself."""
+
+    model_: Any
+    scaling_: Scaling
+    history_: History
+    n_features_in_: int
+    n_outputs_: int
+
+    @abstractmethod
+    def _check_fitted(self) -> None:
+        """Refuse an estimator that has not been fitted."""
+
+    @property
+    def config_(self) -> Config:
+        """What the model is, with nothing left open: its resolved configuration."""
+        self._check_fitted()
+        return self._resolved()
+
+    @property
+    def survey_(self) -> str:
+        """What the survey of the table found, a line for each fact that was asked for; empty if there was none."""
+        self._check_fitted()
+        return "\n".join(f"{name:<13} {fact}" for name, fact in self.history_.survey.items())
+
+    @property
+    def noise_std_(self) -> FloatArray:
+        """Standard deviations of Gaussian noise of every output in the user's units, shape (p,)."""
+        self._check_fitted()
+        likelihood, y_scale = self.model_.likelihood, self.scaling_.y_scale
+        if not isinstance(likelihood, Gaussian):
+            name = likelihood_name(likelihood)
+            raise SettingError(f"likelihood={name!r} has no noise variance: only Gaussian ones have.")
+        return np.sqrt(likelihood.variances(len(y_scale)).detach().cpu().numpy()) * y_scale
+
+    @property
+    def lengthscales_(self) -> FloatArray:
+        """Lengthscales of the inputs in the user's units, shape (d,), or (q, d) for several kernels."""
+        self._check_fitted()
+        found = self._lengthscales()
+        if found is None:
+            raise SettingError("This model has no lengthscales that can be told in your units: look at model_.")
+        return found
+
+    def summary(self) -> str:
+        """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
+        self._check_fitted()
+        return _summarise(self)
+
+    def _resolved(self) -> Config:
+        """The configuration of the model as it is now."""
+        config: Config = self.model_.config
+        return config
+
+    def _lengthscales(self) -> FloatArray | None:
+        """Lengthscales in the user's units, where the kernels are ours."""
+        return None
+
+
+def _summarise(estimator: SummaryMixin) -> str:
     """Sizes and why, likelihood and noise, lengthscales, terms, corrections, and the time of every stage."""
     config, history, lines = estimator.config_.plain(), estimator.history_, dict[str, str]()
     lines["table"] = history.survey.get("table", f"{estimator.n_features_in_} inputs, {estimator.n_outputs_} outputs")
@@ -56,12 +117,6 @@ def summarise(estimator: "Estimator") -> str:
     if history.stages:
         lines["seconds"] = ", ".join(f"{name} {seconds:.1f}" for name, seconds in history.stages.items())
     return f"{type(estimator).__name__}\n" + "\n".join(_line(name, text) for name, text in lines.items())
-
-
-def noise_std(likelihood: Likelihood, y_scale: FloatArray) -> FloatArray:
-    """Standard deviations of Gaussian noise of every output, in the units that the scales are in."""
-    assert isinstance(likelihood, Gaussian)
-    return np.sqrt(likelihood.variances(len(y_scale)).detach().cpu().numpy()) * y_scale
 
 
 def batch_lengthscales(kernels: KernelBatch, units: Tensor | float, x_scale: FloatArray) -> FloatArray | None:

@@ -115,7 +115,7 @@ def _check_model(model: Any) -> None:
     if model.terms.of(RowEffects) and not isinstance(model.likelihood, Gaussian):
         raise SettingError(
             "This model has effects of single inputs beside a likelihood that is not Gaussian, which update does not "
-            "know: fit it with row_effects=False, or fit it anew with all data."
+            "know: fit it with corrections=('noise',), or anew with all data."
         )
 
 

@@ -5,7 +5,7 @@ kernels, with an amplitude of what outputs share or without, are evaluated by on
 backward; any other kernel by GPyTorch itself.
 """
 
-from manygp.kernels.covariance import CovarianceRows, cross_covariance, kernel_diagonal, stationary
+from manygp.kernels.covariance import CovarianceRows, cross_covariance, kernel_diagonal, plain_covariance, stationary
 from manygp.kernels.named import KERNELS, LatentKernel, is_fused, make_kernel, rescale_kernel, smoothness
 from manygp.kernels.pairs import matern
 
@@ -18,6 +18,7 @@ __all__ = [
     "kernel_diagonal",
     "make_kernel",
     "matern",
+    "plain_covariance",
     "rescale_kernel",
     "smoothness",
     "stationary",

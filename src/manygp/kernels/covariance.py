@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.kernels.named import LatentKernel, is_fused, smoothness
-from manygp.kernels.pairs import LatentPairs, Pairs, make_pairs
+from manygp.kernels.pairs import LatentPairs, Pairs, make_pairs, matern
 
-__all__ = ["CovarianceRows", "cross_covariance", "kernel_diagonal", "stationary"]
+__all__ = ["CovarianceRows", "cross_covariance", "kernel_diagonal", "plain_covariance", "stationary"]
 
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
@@ -31,6 +31,25 @@ def cross_covariance(
     a, b, outputscale, *shares = _scaled(kernel, a, b)
     share = shares[0] if shares else None
     return stationary(a, b, outputscale, smoothness(kernel), share, _num_latents(kernel))
+
+
+def plain_covariance(
+    kernel: Kernel, a: Float[Tensor, "*#q b e"], b: Float[Tensor, "*#q m e"]
+) -> Float[Tensor, "*q b m"]:
+    """k(a, b) for all pairs by elementary operations, for gradients of gradients."""
+    if not is_fused(kernel):
+        return cross_covariance(kernel, a, b)
+    (a, b, outputscale, *share), split = _scaled(kernel, a, b), a.shape[-1] - _num_latents(kernel)
+    x, other = a[..., :split], b[..., :split]
+    s, nu = (x.unsqueeze(-2) - other.unsqueeze(-3)).square().sum(-1), smoothness(kernel)
+    # The root in a Matern kernel has no slope at 0.
+    K = outputscale[..., None, None] * (torch.exp(-0.5 * s) if math.isinf(nu) else matern(s.clamp(min=1e-24), nu)[0])
+    if not share:
+        return K
+    # σ² ρ φ(h) φ(h') (c + exp(h·h') − 1)
+    h, h2 = a[..., split:], b[..., split:]
+    φ = torch.exp(-0.5 * (h.square().sum(-1).unsqueeze(-1) + h2.square().sum(-1).unsqueeze(-2)))
+    return K * φ * (share[0][..., None, None] + torch.expm1(h @ h2.mT))
 
 
 def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "*#q b e"]) -> Float[Tensor, "*q b"]:

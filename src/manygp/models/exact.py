@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from manygp.data import Cells, Grid, Scaling, Table
 from manygp.data.table import IntArray
+from manygp.functions import Joint
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, triangular_inverse
-from manygp.models.layout import distinct_inputs, pad_groups
+from manygp.models.joint.independent import ExactJoint
 from manygp.variational import KernelBatch
+from manygp.variational.layout import distinct_inputs, pad_groups
 
 __all__ = ["Columns", "ExactBatch", "ExactPredictor", "log_evidence", "stack_columns"]
 
@@ -263,6 +265,11 @@ class ExactBatch(nn.Module):
             solved = (inverse.mT @ (inverse @ Y)).mT
             alpha[members[valid], :m] = solved[valid]
         return ExactPredictor(self, alpha, Linv)
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        return ExactJoint(self, self.predictor(num_samples, seed).Linv, seed)
 
 
 class ExactPredictor:

@@ -8,9 +8,11 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.functions import Joint
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import safe_cholesky, triangular_inverse, with_gradients
+from manygp.models.joint.separable import SeparableJoint
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.terms import Points, Term
 from manygp.variational import CellBatch, ElboTerms, Latents, trusted_sites
@@ -240,6 +242,11 @@ class SeparableLatentModel(LatentVariableModel):
     def predictor(self, num_samples: int, seed: int) -> "SeparablePredictor":
         """Components of the predictive mixture, with all that depends on q(u) alone computed once."""
         return SeparablePredictor(self, num_samples, seed)
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        return SeparableJoint(self, num_samples, seed)
 
 
 class SeparablePredictor:

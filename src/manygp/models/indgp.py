@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.functions import Joint
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import matvec
 from manygp.models.exact import ExactBatch
-from manygp.models.layout import Padding, pad_groups
+from manygp.models.joint.independent import SparseIndependentJoint
 from manygp.models.pooling import pooled_prior
 from manygp.training import History, Journal, Minimum, Recorder, climb_each, minimise_each
 from manygp.variational import (
@@ -25,6 +26,7 @@ from manygp.variational import (
     natural_step,
     trusted_sites,
 )
+from manygp.variational.layout import Padding, pad_groups
 
 __all__ = [
     "Climb",
@@ -152,6 +154,11 @@ class SparseIndependentModel(nn.Module):
     def predictor(self, num_samples: int, seed: int) -> "IndependentPredictor":
         """q(f) of any cells, with all that depends on q(u) alone computed once."""
         return IndependentPredictor(self.processes.conditional(), self._levels())
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        return SparseIndependentJoint(self.processes, self._levels(), seed)
 
 
 @dataclass(frozen=True)

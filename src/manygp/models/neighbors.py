@@ -173,6 +173,11 @@ class NeighborPredictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         local = self.local(x, outputs, without)
+        μ, weight, d = self.weights(local)
+        return μ, self.known(local, weight), d
+
+    def weights(self, local: Local) -> tuple[Float[Tensor, " b"], Float[Tensor, "b k 1"], Float[Tensor, " b"]]:
+        """Means of cells, weights of their points in what is left of them, and its variance when v and h are known."""
         group, seen = local.group, local.seen
         S = local.covariance(self.residual(local) + self.model.terms.covariance(group, group))
         S_N, own = S[:, :-1, -1:], S[:, -1, -1]
@@ -183,10 +188,10 @@ class NeighborPredictor:
         d = (own - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
         # What is left of everything that neighbours tell about as well: weights 1 and −b
         weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
-        return μ, self.known(local, weight), d
+        return μ, weight, d
 
     def local(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]) -> Local:
-        """Cells with their neighbours, but for the observed cells `without`."""
+        """Cells with their neighbours, but for the observed cells `without`; differentiable in x."""
         found = torch.as_tensor(self._candidates(x, outputs), device=x.device)
         found = torch.where(found == without.unsqueeze(-1), -1, found)
         # Cells that occur again and again are embedded once.
@@ -197,7 +202,8 @@ class NeighborPredictor:
         both = Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
         e, A, mean, slope = self._explained(both)
         n, at = len(cells), torch.arange(len(x), device=x.device).unsqueeze(-1)
-        near = self._nearest(both, e, A, n + at, index, found >= 0)
+        with torch.no_grad():
+            near = self._nearest(both, e, A, n + at, index, found >= 0)
         index, seen = index.gather(1, near), found.gather(1, near) >= 0
         # Neighbours first, the cell itself last.
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
@@ -230,25 +236,26 @@ class NeighborPredictor:
         near = min(_NEAR_OUTPUTS, len(self.search.h))
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
-        return self.search.candidates(x.cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN, _HERE)
+        return self.search.candidates(x.detach().cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN, _HERE)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""
         row = self._known.find(x)
-        new = x.unique(dim=0, return_inverse=True)[1]
+        new = x.detach().unique(dim=0, return_inverse=True)[1]
         return torch.where(row >= 0, row, -1 - new)
 
     def _explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Embeddings, rows A, means a·m with those of terms, and slopes of these in h."""
-        model = self.model
+        """Embeddings, rows A, means a·m with those of terms, and slopes of these in h; with a graph if x has one."""
+        model, keep = self.model, points.x.requires_grad
         with torch.enable_grad():
             h = points.h.detach().requires_grad_()
             e = model.embed(points.x, h)
-            A = model.explained(e)
+            A = model.explained(e, keep)
             mean = A @ self.q.mean
-            slope = torch.autograd.grad(mean.sum(), h)[0]
-        mean, slope = mean.detach() + model.terms.mean(points), slope + model.terms.slope(points)
-        return e.detach(), A.detach(), mean, slope
+            slope = torch.autograd.grad(mean.sum(), h, create_graph=keep)[0]
+        parts = e, A, mean, slope
+        e, A, mean, slope = parts if keep else tuple(part.detach() for part in parts)
+        return e, A, mean + model.terms.mean(points), slope + model.terms.slope(points)
 
     def _nearest(self, both: Points, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor) -> Tensor:
         """Places among the candidates that are most correlated with a cell under S."""

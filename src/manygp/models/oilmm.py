@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.functions import Joint
 from manygp.likelihoods import Gaussian
 from manygp.linalg import matvec, safe_cholesky, triangular_inverse
 from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
-from manygp.models.layout import CellGrid, grid_of_cells
+from manygp.models.joint.mixing import OrthogonalJoint
 from manygp.models.orthogonal import Basis, Rows, Sites, project
 from manygp.variational import (
     CellBatch,
@@ -23,6 +24,7 @@ from manygp.variational import (
     NaturalPosterior,
     Projection,
 )
+from manygp.variational.layout import CellGrid, grid_of_cells
 
 __all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
 
@@ -53,7 +55,8 @@ class ExactProcesses(nn.Module):
         self.kernels = kernels
         self.register_buffer("units", torch.ones(dim, dtype=torch.float64))
 
-    def _covariance(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "q n"]) -> Float[Tensor, "q n n"]:
+    def covariance(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "q n"]) -> Float[Tensor, "q n n"]:
+        """k_l(x, x) + diag noise_l, of inputs in units."""
         return self.kernels.covariance(self.kernels.rows(), x, x) + torch.diag_embed(noise)
 
     def log_evidence(
@@ -61,7 +64,7 @@ class ExactProcesses(nn.Module):
     ) -> Float[Tensor, ""]:
         """Σ_l log N(mean_l | 0, k_l(x, x) + diag noise_l)."""
         ones = torch.ones(len(mean), dtype=torch.int64, device=mean.device)
-        value = log_evidence(self._covariance(x / self.units, noise), mean.unsqueeze(-1), ones)
+        value = log_evidence(self.covariance(x / self.units, noise), mean.unsqueeze(-1), ones)
         return value.sum() - 0.5 * math.log(2.0 * math.pi) * mean.numel()
 
     @torch.no_grad()
@@ -70,7 +73,7 @@ class ExactProcesses(nn.Module):
     ) -> Conditional:
         """p(z_l | the observations) as functions of inputs: μ = kᵀα, v = k(x, x) − |L⁻¹k|² with K + R = L Lᵀ."""
         x = x / self.units
-        Linv = triangular_inverse(safe_cholesky(self._covariance(x, noise)))
+        Linv = triangular_inverse(safe_cholesky(self.covariance(x, noise)))
         alpha = matvec(Linv.mT, matvec(Linv, mean))
         return Conditional(self.kernels, x, alpha, Linv, Linv[:, :0], self.units)
 
@@ -241,6 +244,13 @@ class OrthogonalMixingModel(nn.Module):
         if self.is_coupled:
             return CoupledPredictor(self, self.processes.conditional())
         return OrthogonalPredictor(self, self.processes.conditional())
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        predictor = self.predictor(num_samples, seed)
+        rows = predictor.rows if isinstance(predictor, CoupledPredictor) else None
+        return OrthogonalJoint(self, rows, predictor.unseen_variance.detach(), seed)
 
 
 class OrthogonalPredictor:

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.linalg import safe_cholesky, triangular_inverse
-from manygp.models.layout import CellGrid, distinct_inputs
 from manygp.variational import CellBatch
+from manygp.variational.layout import CellGrid, distinct_inputs
 
 __all__ = ["PROJECTIONS", "Basis", "Rows", "Sites", "log_normal", "project"]
 

@@ -9,11 +9,13 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.functions import Joint
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import conjugate_gradients, safe_cholesky
-from manygp.models.layout import distinct_inputs, pad_groups
+from manygp.models.joint.network import NetworkJoint
 from manygp.variational import CellBatch, ElboTerms, TensorNormal, trusted_rate, trusted_sites
+from manygp.variational.layout import distinct_inputs, pad_groups
 
 __all__ = ["NetworkPredictor", "RegressionNetwork", "choose_output_shape"]
 
@@ -319,6 +321,11 @@ class RegressionNetwork(nn.Module):
     def predictor(self, num_samples: int, seed: int) -> "NetworkPredictor":
         """The predictive mixture at any cells, with all that depends on q alone computed once."""
         return NetworkPredictor(self, num_samples, seed)
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        return NetworkJoint(self, seed)
 
 
 class _Draws:

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.functions import Joint
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import gaussian_kl
-from manygp.models.layout import CellGrid, distinct_inputs, grid_of_cells
+from manygp.models.joint.mixing import MixingJoint
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -20,6 +21,7 @@ from manygp.variational import (
     Projection,
     trusted_sites,
 )
+from manygp.variational.layout import CellGrid, distinct_inputs, grid_of_cells
 
 __all__ = ["MIXING_POSTERIORS", "LinearMixingModel", "Mixing", "MixingPredictor"]
 
@@ -194,6 +196,11 @@ class LinearMixingModel(nn.Module):
     def predictor(self, num_samples: int, seed: int) -> "MixingPredictor":
         """q(f) of any cells, with all that depends on q(u) alone computed once."""
         return MixingPredictor(self, self.processes.conditional())
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        return MixingJoint(self, seed)
 
 
 def mixed_moments(

@@ -7,8 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.kernels import cross_covariance, is_fused
+from manygp.functions import Joint
+from manygp.kernels import cross_covariance, is_fused, plain_covariance
 from manygp.likelihoods import Gaussian, Likelihood
+from manygp.models.joint.transformed import TransformedJoint
+from manygp.models.joint.two_scales import TwoScaleJoint
 from manygp.models.latent_variable import LatentVariableModel
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.terms import Points, Term
@@ -166,12 +169,17 @@ class TransformedLatentModel(LatentVariableModel):
         assert isinstance(self.likelihood, Gaussian)
         return self.likelihood.noise_of(outputs)
 
-    def explained(self, e: Float[Tensor, "b e"]) -> Float[Tensor, "b m"]:
-        """A = K L⁻ᵀ: what inducing points explain of cells with embeddings e, f = A v + the rest."""
+    def explained(self, e: Float[Tensor, "b e"], plain: bool = False) -> Float[Tensor, "b m"]:
+        """A = K L⁻ᵀ: what inducing points explain of cells with embeddings e, f = A v + the rest.
+
+        `plain` is for gradients of gradients.
+        """
         gp = self.gp
-        Kuu = cross_covariance(gp.kernel, gp.Z, gp.Z)
         with torch.no_grad():
             Linv = gp.whitening()
+        if plain:
+            return plain_covariance(gp.kernel, e, gp.Z) @ Linv.T
+        Kuu = cross_covariance(gp.kernel, gp.Z, gp.Z)
         return projected_rows(cross_covariance(gp.kernel, e, gp.Z), Kuu, Linv)
 
     @torch.no_grad()
@@ -201,6 +209,13 @@ class TransformedLatentModel(LatentVariableModel):
         if self.observed is not None:
             return NeighborPredictor(self, self.num_neighbors, self.has_noise)
         return Predictor(self, self.gp.conditional(), num_samples, seed)
+
+    @torch.no_grad()
+    def joint(self, num_samples: int, seed: int) -> Joint:
+        """The same for cells together, see `manygp.functions`."""
+        if self.observed is not None:
+            return TwoScaleJoint(self, self.num_neighbors, self.has_noise)
+        return TransformedJoint(self, num_samples, seed)
 
 
 class Predictor:

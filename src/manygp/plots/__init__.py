@@ -11,17 +11,21 @@ from manygp.plots.counts import plot_counts
 from manygp.plots.history import plot_history
 from manygp.plots.latents import plot_latents
 from manygp.plots.maps import plot_map
+from manygp.plots.relations import plot_correlation, plot_network, plot_shares
 from manygp.plots.series import plot_series
 
 __all__ = [
     "Figure",
+    "plot_correlation",
     "plot_counts",
     "plot_gaps",
     "plot_history",
     "plot_latents",
     "plot_map",
+    "plot_network",
     "plot_pit",
     "plot_reliability",
     "plot_residuals",
     "plot_series",
+    "plot_shares",
 ]

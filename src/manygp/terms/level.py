@@ -63,6 +63,12 @@ class Level(Term):
     def variance(self, points: Points) -> Float[Tensor, "*g"]:
         return self.unknown[points.outputs]
 
+    def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
+        return torch.where(a.has_output_of(b), self.unknown[a.outputs].unsqueeze(-1), 0.0)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self.unknown[points.outputs].sqrt().unsqueeze(-1), points.outputs
+
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         # −log N(c_p | c⁰_p, 1) without its constant
         return 0.5 * (self._at(outputs) - self.prior[outputs, 0]).square()

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.kernels import stationary
+from manygp.quadrature import unit_frequencies
 from manygp.terms.term import Points
 
 __all__ = ["Matern"]
@@ -30,6 +31,13 @@ class Matern(nn.Module):
     def set_lengthscale(self, lengthscale: Float[Tensor, " d"]) -> None:
         """Set the lengthscales."""
         self.log_lengthscale.copy_(lengthscale.log())
+
+    def features(self, points: Points, count: int, seed: int) -> Float[Tensor, "*g c k"]:
+        """φ of cells with κ ≈ φᵀφ: random Fourier features, as many cosines as sines."""
+        lengthscale = self.log_lengthscale.exp().detach()
+        directions, _ = unit_frequencies(count // 2, len(lengthscale), 0.5 * self.half_integer, seed)
+        angle = points.x.double() @ (directions.to(lengthscale) / lengthscale).T
+        return torch.cat([angle.cos(), angle.sin()], -1) * (2.0 / count) ** 0.5
 
     def forward(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         """κ between all pairs of cells of each group."""

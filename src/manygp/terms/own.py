@@ -1,6 +1,7 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
@@ -26,7 +27,7 @@ class OwnPart(Term):
         Number of inputs, and twice the smoothness of κ.
     """
 
-    name, has_amplitude = "own part", True
+    name, has_amplitude, is_process = "own part", True, True
 
     def __init__(self, num_outputs: int, latent_dim: int, num_features: int, half_integer: int = 3):
         super().__init__()
@@ -50,6 +51,10 @@ class OwnPart(Term):
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._sd(points).squeeze(-1).square()
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        # d_p κ ≈ d_p φᵀφ
+        yield self._sd(points) * self.kernel.features(points, num_features, seed), points.outputs
 
     def _sd(self, points: Points) -> Float[Tensor, "*g c 1"]:
         return (0.5 * self.log_variance(points.outputs, points.h)).exp()

@@ -1,16 +1,21 @@
 """Effects that rows of a table have on all outputs, once they have been found."""
 
 import copy
+from collections.abc import Iterator
 from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from manygp.linalg import safe_cholesky
 from manygp.terms.term import Points, Term, with_rows
 from manygp.variational.known_inputs import KnownInputs
 
 __all__ = ["RowEffects"]
+
+# Numbers of inputs times this and numbers of outputs name cells.
+_ODD = 1_000_003
 
 
 class RowEffects(Term):
@@ -96,6 +101,15 @@ class RowEffects(Term):
         unknown = self.unknown[a.outputs] if self.has_noise else self.unknown[a.outputs] * known
         own = torch.where(a.has_output_of(b), unknown.unsqueeze(-1), 0.0)
         return torch.where(a.has_input_of(b), shared + own, 0.0)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        row, b, is_known = self._find(points)
+        known = (b.unsqueeze(-2) @ safe_cholesky(self.posterior_covariance)[row]).squeeze(-2)
+        noise = b if self.has_noise else torch.zeros_like(b)
+        yield torch.where(is_known.unsqueeze(-1), known, noise), points.row
+        unknown = self.unknown[points.outputs].sqrt()
+        own = unknown if self.has_noise else torch.where(is_known, unknown, 0.0)
+        yield own.unsqueeze(-1), points.row * _ODD + points.outputs
 
     def without_noise(self) -> Self:
         new = copy.copy(self)

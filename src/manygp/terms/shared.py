@@ -1,5 +1,7 @@
 """What outputs share and inducing points are too few to see: rough functions that outputs mix."""
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,7 +27,7 @@ class SharedPart(Term):
         Standard deviation of the deviations δ_p.
     """
 
-    name, has_amplitude = "shared part", True
+    name, has_amplitude, is_process = "shared part", True, True
 
     def __init__(
         self, num_outputs: int, latent_dim: int, num_features: int, rank: int, half_integer: int, scale: float
@@ -47,6 +49,11 @@ class SharedPart(Term):
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        # κ w_pᵀ w_p' ≈ (w_p ⊗ φ)ᵀ (w_p' ⊗ φ'), for all cells together
+        φ = self.kernel.features(points, num_features, seed)
+        yield (self._loading(points).unsqueeze(-1) * φ.unsqueeze(-2)).flatten(-2), torch.zeros_like(points.outputs)
 
     def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
         return self.loading(points.outputs, points.h)

@@ -1,5 +1,7 @@
 """What outputs do together at one input and at no other."""
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -51,6 +53,9 @@ class SharedShocks(Term):
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self._loading(points), points.row
 
     def _loading(self, points: Points) -> Float[Tensor, "*g c r"]:
         return self.loading(points.outputs, points.h)

@@ -54,6 +54,8 @@ class Term(nn.Module):
     name: ClassVar[str]
     #: Whether the term belongs to single observations, and not to the function behind them.
     is_noise: ClassVar[bool] = False
+    #: Whether `rows` are random features, right on average alone.
+    is_process: ClassVar[bool] = False
     #: Whether the term has a covariance, which `rescale` multiplies.
     has_amplitude: ClassVar[bool] = False
 
@@ -84,6 +86,14 @@ class Term(nn.Module):
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         """Variance of the term at every cell."""
         return points.h.new_zeros(()).expand(points.outputs.shape)
+
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is unknown of the term, as a function of cells (b,).
+
+        Yields rows (b, k) in independent standard normal coefficients, and keys (b,): cells of one key share their
+        coefficients. A process has `num_features` random features; what is finite has as many columns as it takes.
+        """
+        yield from ()
 
     # -- what belongs to an output -------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ def test_a_frame_alone_is_a_table_and_comes_back(model, tmp_path):
 def test_inputs_may_be_columns_of_the_frame(model):
     again = tiny().fit(FRAME.reset_index(), inputs=["day"])
     assert np.allclose(again.predict(), model.predict())
+    # Whether an input is a column or the index, it is the same one.
+    assert np.allclose(again.fill(FRAME), again.fill(FRAME.reset_index(), inputs=["day"])[list("abcd")])
     with pytest.raises(DataError, match="no columns of the frame, which has 'day', 'a'"):
         tiny().fit(FRAME.reset_index(), inputs=["hour"])
     with pytest.raises(DataError, match="give the frame alone"):

@@ -13,9 +13,9 @@ from manygp.initialise.series import Series, factor_series, series_kernels, weig
 from manygp.initialise.svlmc import initialise
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian
-from manygp.models.layout import CellGrid
 from manygp.models.svlmc import LinearMixingModel, Mixing, MixingPredictor, mixed_moments
 from manygp.variational import InducingGP, KernelBatch, NaturalPosterior
+from manygp.variational.layout import CellGrid
 
 from ...laws import worlds
 from ...tolerances import assert_close

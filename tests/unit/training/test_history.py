@@ -1,8 +1,10 @@
 """The record of a run."""
 
+from dataclasses import asdict
+
 import pandas as pd
 
-from manygp.training import EpochRecord, History, Recorder
+from manygp.training import Correction, EpochRecord, History, Recorder
 
 
 def test_columns_time_and_frame():
@@ -39,3 +41,10 @@ def test_a_recorder_numbers_and_times_what_it_is_told():
     assert history["natural_rate"] == [1.0, 0.0]
     assert min(history["seconds"]) >= 0.0
     assert history.stop_reason == "converged"
+
+
+def test_a_history_comes_back_from_plain_values():
+    records = [EpochRecord(1, -10.0, -8.0, 1.0, 1.0, 0.1, 0.5, 0.25)]
+    corrections = [Correction("noise", "cells left out tell", "noise variance times 1.21", 0.5)]
+    history = History(records, "epochs", {"training": 0.25}, {"rank": "3"}, corrections)
+    assert History.from_plain(asdict(history)) == history

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["CellGrid", "Padding", "distinct_inputs", "grid_of_cells", "pad_groups"]
+__all__ = ["CellGrid", "Padding", "distinct_inputs", "grid_of_cells", "pad_groups", "unique_inputs"]
 
 # A full grid is worth its empty cells up to so many for each observed one: its products are that much faster.
 _GRID_CELLS = 8
@@ -22,6 +22,14 @@ def distinct_inputs(x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n d"], Int[
     changed = torch.ones(len(x), dtype=torch.bool, device=x.device)
     changed[1:] = (x[1:] != x[:-1]).any(-1)
     return x[changed], changed.long().cumsum(0) - 1
+
+
+def unique_inputs(x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n d"], Int[Tensor, " b"]]:
+    """Inputs without any repetition, differentiable, and the place of every cell's input among them."""
+    distinct, row = x.detach().unique(dim=0, return_inverse=True)
+    first = torch.zeros(len(distinct), dtype=torch.int64, device=x.device)
+    first[row] = torch.arange(len(x), device=x.device)
+    return x[first], row
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from manygp.models.layout import Padding, distinct_inputs, grid_of_cells, pad_groups
+from manygp.variational.layout import Padding, distinct_inputs, grid_of_cells, pad_groups
 
 from ...laws import worlds
 
