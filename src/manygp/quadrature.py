@@ -96,7 +96,9 @@ def unit_frequencies(count: int, dim: int, nu: float, seed: int) -> tuple[Float[
     Those of an RBF are normal, of a Matern kernel Student t with 2ν degrees of freedom. Points of a scrambled Sobol
     sequence fill their distribution more evenly than random ones.
     """
-    points = SobolEngine(dim + 2, scramble=True, seed=seed % (1 << 31)).draw(count, dtype=torch.float64)
+    # The first point is in whatever dtype is the default.
+    engine = SobolEngine(dim + 2, scramble=True, seed=seed % (1 << 31)).fast_forward(1)
+    points = engine.draw(count, dtype=torch.float64)
     points = points.clamp(1e-10, 1.0 - 1e-10)
     directions = torch.special.ndtri(points[:, :dim])
     if not math.isinf(nu):

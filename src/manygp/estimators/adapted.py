@@ -193,8 +193,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
         self._check_fitted()
         return self._arrivals is not None and self._arrivals.advises_refit
 
-    def _fit(self, *arguments: Any, **settings: Any) -> None:
-        super()._fit(*arguments, **settings)
+    def _after_fit(self) -> None:
         self._arrivals = None
 
     def _kept_data(self) -> dict[str, Any]:

@@ -268,6 +268,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
                 self._fit_table(table)
             finally:
                 del self._journal
+        self._after_fit()
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
             self.exposure_ = table.exposure
@@ -282,6 +283,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         remark_on_learning(self, table)
+
+    def _after_fit(self) -> None:
+        """What a leaf has to do once a fit has succeeded."""
 
     def _place(self, table: Table, output_coordinates: Any) -> None:
         """Say in the table where its outputs are."""

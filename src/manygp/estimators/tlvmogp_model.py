@@ -54,7 +54,8 @@ class TLVMOGPConfig(Config):
         likelihood, e = make_likelihood(self.likelihood, p), embedding_dim(embedding, d + h)
         # Cell by cell, variances are differences, which lose the digits that the jitter does not keep.
         jitter = _SITE_JITTER if not isinstance(likelihood, Gaussian) else _JITTER if fast else _PAPER_JITTER
-        has_latents = fast and is_near_identity(embedding)
+        # Steps on counts were tried with the plain kernel.
+        has_latents = fast and is_near_identity(embedding) and likelihood.is_affine
         gp = InducingGP(
             make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0),
             torch.zeros(m, e),

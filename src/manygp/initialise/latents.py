@@ -35,19 +35,20 @@ def linear_latents(
     prior_variance: float,
     bounds: tuple[float, float],
     unexplained: float = 0.0,
+    signal: float = 0.0,
 ) -> LinearLatents:
     """A kernel over latent vectors at the loadings of `row_factors` (n, h), and what cells leave open of these.
 
     Outputs combine nearly linearly, so the kernel should start nearly linear in h. With h of unit spread,
     σ² exp(−|h − h'|² / 2u²) has a linear part of variance v = σ² D / u² and a quadratic part of about v D / 2u², which
     should not exceed the noise. So σ² is many times v, but what all outputs share, `row_mean` (n,), has its own
-    variance c σ². `bounds` are those of u². What factors leave `unexplained` beyond the noise is no part of what
-    outputs share, so v is at least that.
+    variance c σ². A kernel without c has at least the variance of the `signal`. `bounds` are those of u². What factors
+    leave `unexplained` beyond the noise is no part of what outputs share, so v is at least that.
     """
     D = row_factors.shape[1]
     power = np.square(row_factors).mean(0)
     v = max(float(power.sum()), noise, unexplained - noise)
-    shared = max(float(np.square(row_mean).mean()), v / D)
+    shared = max(float(np.square(row_mean).mean()), v / D, signal)
     # c ≤ 1: a shared part that is more than a kernel's constant would fade with |h|.
     u2 = max(float(np.clip(0.5 * v * D / noise, *bounds)), shared * D / v)
     # Strong factors get more of the variance than weak ones, but less so than in the factorisation, which knows weak

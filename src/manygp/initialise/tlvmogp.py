@@ -19,7 +19,7 @@ from manygp.initialise.latents import linear_latents
 from manygp.initialise.likelihood import start_likelihood
 from manygp.initialise.survey import NoiseSpread, Roughness, Survey
 from manygp.initialise.trend import start_trend
-from manygp.kernels import kernel_diagonal, rescale_kernel
+from manygp.kernels import LatentKernel, kernel_diagonal, rescale_kernel
 from manygp.likelihoods import Gaussian, Likelihood, PooledGaussian
 from manygp.models.coordinates import choose_placed_dim, factorise_placed
 from manygp.models.row_effects import has_row_effects
@@ -206,7 +206,8 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         prior_variance, factors = model.latents.prior_variance, sizes.factors
         unexplained = factors.noise_variance if sizes.has_neighbors else 0.0
         row_mean, row_factors = factors.row_mean, factors.row_factors
-        start = linear_latents(table, row_mean, row_factors, noise, prior_variance, bounds, unexplained)
+        signal = 0.0 if isinstance(model.gp.kernel, LatentKernel) else outputscale
+        start = linear_latents(table, row_mean, row_factors, noise, prior_variance, bounds, unexplained, signal)
         if is_near_identity(model.embedding):
             latent_lengthscale, outputscale, share = start.lengthscale, start.outputscale, start.share
         model.latents.mean.copy_(torch.as_tensor(factors.loadings))

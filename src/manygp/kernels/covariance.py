@@ -21,6 +21,10 @@ _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
 _VISIT_NUMBERS, _KEPT_NUMBERS = 1_000_000, 600_000
 
 
+# Share of the largest logarithm up to which exponents go.
+_MOST_EXPONENT = 0.85
+
+
 def cross_covariance(
     kernel: Kernel, a: Float[Tensor, "*#q b e"], b: Float[Tensor, "*#q m e"]
 ) -> Float[Tensor, "*q b m"]:
@@ -69,8 +73,20 @@ def kernel_diagonal(kernel: Kernel, a: Float[Tensor, "*#q b e"]) -> Float[Tensor
 def _scaled(kernel: Kernel, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     """a and b in lengthscales, each in its dtype, the output scale in that of b, and c if the kernel has it."""
     lengthscale = kernel.base_kernel.lengthscale.to(b.dtype)
-    share = (kernel.share.to(b.dtype),) if isinstance(kernel, LatentKernel) else ()
-    return a / lengthscale.to(a.dtype), b / lengthscale, kernel.outputscale.to(b.dtype), *share
+    a, b, outputscale = a / lengthscale.to(a.dtype), b / lengthscale, kernel.outputscale.to(b.dtype)
+    if not isinstance(kernel, LatentKernel):
+        return a, b, outputscale
+    # exp(h·h') has to be a number in the dtype of K.
+    farthest = _MOST_EXPONENT * math.log(torch.finfo(a.dtype).max)
+    a, b = (_within(points, kernel.num_latents, farthest) for points in (a, b))
+    return a, b, outputscale, kernel.share.to(b.dtype)
+
+
+def _within(points: Float[Tensor, "*q n e"], num_latents: int, farthest: float) -> Float[Tensor, "*q n e"]:
+    """Points whose latent vectors are drawn in to where |h|² is `farthest`, dozens of lengthscales away."""
+    x, h = points[..., :-num_latents], points[..., -num_latents:]
+    factor = (farthest / h.square().sum(-1, keepdim=True).clamp(min=farthest)).sqrt()
+    return torch.cat([x, factor * h], -1)
 
 
 def _num_latents(kernel: Kernel) -> int:

@@ -295,7 +295,7 @@ def test_bad_files_and_settings_get_one_sentence(folder: Path) -> None:
     fails(run("fit", data, "--out", out, "--set", "kernel=mystery"), "'mystery'", "rbf")
     fails(run("fit", data, "--out", out, "--input-columns", "night"), "'night'")
     fails(run("fit", data, "--out", out, "--input-columns", " , "), "no column")
-    fails(run("fit", data, "--out", out, "--output-column", "a"), "needs both")
+    fails(run("fit", data, "--out", out, "--output-column", "a"), "name that of the values too")
     fails(run("predict", folder, "--inputs", data, "--out", out), "not a ManyGP model")
     fails(run("predict", model, "--inputs", data, "--out", folder / "p.xyz"), "'.xyz'")
     fails(run("predict", model, "--inputs", data, "--out", folder / "p.csv", "--outputs", "a,zz"), "'zz'")

@@ -54,11 +54,11 @@ def test_one_dimensional_values_become_one_column():
 
 
 def test_frames_name_features_and_outputs():
-    frame = pd.DataFrame({"time": pd.date_range("1970-01-02", periods=4), "height": [1, 2, 3, 4]})
+    frame = pd.DataFrame({"time": pd.date_range("1970-01-02", periods=4), "height": [1, 2, 2, 4]})
     table = as_table(frame, pd.DataFrame({"a": [1, 2, 3, None], "b": pd.array([1, None, 3, 4], dtype="Int64")}))
     assert table.feature_names == ("time", "height")
     assert table.output_names == ("a", "b")
-    assert table.X.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
+    assert table.X.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 2.0], [4.0, 4.0]]
     assert table.count_per_output().tolist() == [3, 3]
 
 

@@ -213,9 +213,10 @@ def test_a_table_brings_its_exposure():
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "bernoulli"])
 def test_exposure_belongs_to_counts(likelihood):
+    values = values_for(likelihood)
     with pytest.raises(SettingError, match="takes no exposure, which belongs to counts"):
-        tiny(likelihood).fit(X, LABELS, exposure=EXPOSURE)
-    model = tiny(likelihood, epochs=1).fit(X, LABELS)
+        tiny(likelihood).fit(X, values, exposure=EXPOSURE)
+    model = tiny(likelihood, epochs=1).fit(X, values)
     with pytest.raises(SettingError, match="takes no exposure"):
         model.predict_dist(X, exposure=EXPOSURE)
 

@@ -133,7 +133,7 @@ def test_names_are_checked_before_the_data_are_looked_at(monkeypatch):
     def slow(*arguments):
         raise AssertionError("the data were looked at first")
 
-    monkeypatch.setattr("manygp.estimators.tlvmogp_start.Survey", slow)
+    monkeypatch.setattr("manygp.estimators.trained.Survey", slow)
     for name in ("kernel", "embedding", "likelihood", "preset", "bound", "latent_posterior", "dtype", "device"):
         refused(f"{name}='nothing like it'", **{name: "nothing like it"})
 

@@ -8,7 +8,7 @@ import torch
 
 import manygp
 from manygp.data import Grid, Scaling
-from manygp.estimators import tlvmogp
+from manygp.estimators import corrections
 from manygp.models import calibration
 from manygp.models.calibration import LeftOut, calibrate_noise, leave_out
 
@@ -100,7 +100,7 @@ def test_cells_that_others_say_nothing_about_change_nothing(rng, monkeypatch):
 )
 def test_a_fit_ends_with_it_unless_the_noise_is_not_to_be_learned(rng, monkeypatch, setting, expected):
     calls = []
-    monkeypatch.setattr(tlvmogp, "calibrate_noise", lambda *given: calls.append(given) or 1.0)
+    monkeypatch.setattr(corrections, "calibrate_noise", lambda *given: calls.append(given) or 1.0)
     sizes = {"latent_dim": 1, "num_inducing": 5, "epochs": 1, "standardize": "output", "device": "cpu"}
     model = manygp.TLVMOGP(**sizes, progress=False, **setting)
     model.fit(rng.uniform(size=(9, 1)), rng.standard_normal((9, 2)))

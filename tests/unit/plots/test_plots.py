@@ -289,7 +289,7 @@ def test_groups_and_outputs_have_names_on_the_latent_map() -> None:
     (axis,) = panels(figure)
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["north", "south"]
     assert [text.get_text() for text in axis.texts] == names
-    with pytest.raises(DataError, match="give each output one of ten at most"):
+    with pytest.raises(DataError, match="20 names; give one of ten for each"):
         plot_latents(RNG.normal(size=(20, 2)), {"region": [str(i) for i in range(20)]})
 
 
