@@ -148,7 +148,7 @@ def test_one_noise_for_all_needs_one_scale(waves, model, message):
 @pytest.mark.parametrize(("frozen", "is_calibrated"), [(3, False), (4, False), (2, True)])
 def test_a_noise_that_was_frozen_in_all_epochs_stays_at_its_start(waves, monkeypatch, frozen, is_calibrated):
     calls = []
-    monkeypatch.setattr("manygp.estimators.tlvmogp.calibrate_noise", lambda *given: calls.append(given) or 1.0)
+    monkeypatch.setattr("manygp.estimators.corrections.calibrate_noise", lambda *given: calls.append(given) or 1.0)
     settings = {"latent_dim": 1, "num_inducing": 8, "epochs": 3, "freeze_likelihood": frozen}
     TLVMOGP(**settings, **QUIET).fit(*waves)
     assert bool(calls) == is_calibrated
