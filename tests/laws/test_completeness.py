@@ -27,10 +27,11 @@ def leaves(interface):
     """Subclasses that the package defines, whatever tests have added."""
     found, waiting = set(), [interface]
     while waiting:
-        for cls in waiting.pop().__subclasses__():
-            waiting.append(cls)
-            if cls.__module__.startswith("manygp.") and not cls.__subclasses__():
-                found.add(cls)
+        cls = waiting.pop()
+        own = [kind for kind in cls.__subclasses__() if kind.__module__.startswith("manygp.")]
+        waiting += own
+        if not own and cls is not interface:
+            found.add(cls)
     return found
 
 
