@@ -27,6 +27,8 @@ __all__ = ["fit_amplitudes"]
 _MOST_CELLS, _LEAST_CELLS = 500, 30
 # λ, so that a factor of e has to gain a fiftieth of a nat a cell; and iterations of L-BFGS.
 _PENALTY, _STEPS = 0.02, 15
+# Logarithms of factors stay within so much of 0, wherever a line search would go.
+_FARTHEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,16 @@ def fit_amplitudes(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        free = α * (1.0 - is_fixed)
+        free = α.clamp(-_FARTHEST, _FARTHEST) * (1.0 - is_fixed)
         value = _PENALTY * free.square().sum() - sum(cells.log_density(free) for cells in known)
         value.backward()
         return value
 
     optimizer.step(loss)
-    noise, *factors = (α.detach() * (1.0 - is_fixed)).exp().tolist()
+    found = α.detach().clamp(-_FARTHEST, _FARTHEST) * (1.0 - is_fixed)
+    if not found.isfinite().all():
+        return {}
+    noise, *factors = found.exp().tolist()
     with torch.no_grad():
         if not model.likelihood.is_fixed:
             model.likelihood.noise = model.likelihood.noise * noise

@@ -155,12 +155,6 @@ class NeighborPredictor:
         mean, known, left = self._parts(x, outputs, torch.full_like(outputs, -1))
         return mean.unsqueeze(0), (known + left).unsqueeze(0)
 
-    @torch.no_grad()
-    def without(self, cells: Int[Tensor, " b"]) -> tuple[Tensor, Tensor, Tensor]:
-        """What neighbours say about observed cells: means, variances due to q(v) and q(h), and other variances."""
-        row, output = self.cells.row[cells].long(), self.cells.output[cells].long()
-        return self._parts(self.cells.inputs[row], output, cells)
-
     def _parts(self, x: Tensor, outputs: Tensor, without: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN + _HERE) * len(self.model.gp.Z)))
         parts = [
