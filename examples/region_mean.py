@@ -27,13 +27,8 @@ print(f"std of the mean of the east: {together.mean():.3f}, from independent cel
 warm = dist.probability(above=25.0, any_over="output", num_draws=200)
 print(f"a station above 25 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
 
-# A map of both: each place in July, and the mean of its region with half the width of its interval.
+# A map of the means of regions in July, between the ends of their intervals.
 july = frame.groupby("label").nth(6).set_index("label").loc[region]
-figure = plot_map(
-    stations.longitude,
-    stations.latitude,
-    {"stations": dist.mean[6], "means of regions": july["mean"]},
-    uncertainty={"± of the means, 90%": (july["upper90"] - july["lower90"]) / 2},
-    unit="°C",
-)
+panels = {"lower end, 90%": july["lower90"], "mean of the region": july["mean"], "upper end, 90%": july["upper90"]}
+figure = plot_map(stations.longitude, stations.latitude, panels, unit="°C", title="July")
 figure.savefig(Path(tempfile.gettempdir()) / "region_mean.png")
