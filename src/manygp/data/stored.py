@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -86,12 +87,20 @@ class StoredArray(Stored):
             values = np.where(np.asarray(self.mask[rows, outputs], dtype=np.bool_), values, np.nan)
         return values
 
+    def _release(self) -> None:
+        """Let go of the pages of a memory map that were read, which would count as memory of this process."""
+        for array in (self.array, self.mask):
+            # Only where nothing could have been written to them.
+            if isinstance(array, np.memmap) and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+                array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
     def gather(self, rows: IntArray, outputs: IntArray) -> FloatArray:
         values = np.empty((len(rows), len(outputs)))
         for at, own in _spans(rows, self.block[0]):
             for of, columns in _spans(outputs, self.block[1]):
                 part = self.read(at, of)
                 values[np.ix_(own, columns)] = part[np.ix_(rows[own] - at.start, outputs[columns] - of.start)]
+        self._release()
         return values
 
 
