@@ -153,7 +153,7 @@ class Grid(Table):
 
     def places(self) -> PlaceArray:
         """Return the flat positions of the observed cells in `Y`, shape (c,)."""
-        self._check_in_memory()
+        self.check_in_memory()
         size = self.num_inputs * self.num_outputs
         places: PlaceArray = np.empty(self.num_observed, dtype=np.int32 if size < 2**31 else np.int64)
         start = 0
@@ -165,7 +165,7 @@ class Grid(Table):
 
     def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
-        self._check_in_memory()
+        self.check_in_memory()
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
 
@@ -292,7 +292,8 @@ class Grid(Table):
         starts = np.sort(rng.choice(self.num_inputs // length, count // length, replace=False)) * length
         return (starts[:, None] + np.arange(length)).reshape(-1)
 
-    def _check_in_memory(self) -> None:
+    def check_in_memory(self) -> None:
+        """Refuse, for those who need all cells at once, a table that is stored."""
         if self.is_stored:
             raise DataError(
                 f"This needs all {self.num_inputs:,} x {self.num_outputs:,} cells in memory, and they are stored "

@@ -16,7 +16,10 @@ from manygp.data.numbers import is_dataarray
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["Stored", "StoredArray", "StoredRows", "as_stored"]
+__all__ = ["SMALL", "Stored", "StoredArray", "StoredRows", "as_stored"]
+
+# Values on disk of up to so many numbers are read at once.
+SMALL = 30_000_000
 
 # About what a disk reads as fast as more of it, where a store has no chunks of its own; in numbers.
 _BLOCK_NUMBERS = 2**17
