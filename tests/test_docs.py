@@ -190,8 +190,8 @@ def test_the_snippets_on_large_data_run(tmp_path, monkeypatch):
     names = {}
     snippets = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     exec(snippets.replace("epochs=20", "epochs=2, num_inducing=20"), names)
-    assert zarr.open_array("y.zarr").shape == (400, 60)
-    assert xarray.open_zarr("field.zarr", consolidated=False)["mean"].shape == (400, 60)
+    assert zarr.open_array("y.zarr").shape == (120, 15)
+    assert xarray.open_zarr("field.zarr", consolidated=False)["mean"].shape == (120, 15)
     assert len(pd.read_parquet("some.parquet")) == 100
     assert names["model"].config_.num_neighbors == 0
 

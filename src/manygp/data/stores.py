@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -88,7 +87,6 @@ def write_field(path: Path, dataset: Any) -> None:
     """Write a Dataset to a .nc, .nc4 or .zarr file at a place where there is none."""
     if path.suffix == ".zarr":
         need("zarr", "files", str(path))
-        shutil.rmtree(path, ignore_errors=True)
         dataset.to_zarr(path, mode="w", consolidated=False)
         return
     need("netCDF4", "xarray", str(path))
