@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from benchmarks.kills import kill_records, kill_writes
 
 import manygp
 from manygp import prediction
@@ -104,3 +105,16 @@ def test_other_formats_are_refused(model, tmp_path):
     with pytest.raises(DataError, match=r"part by part.*\.zarr"):
         model.predict_to(tmp_path / "field.xlsx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet"])
+def test_kills_leave_the_old_file_or_the_new_one(kind):
+    found = kill_writes(kind, 4, np.random.default_rng(0))
+    assert found["old_or_new"] == 4
+    assert found["litter"] == []
+
+
+def test_kills_of_a_table_run_lose_no_record():
+    found = kill_records(4, np.random.default_rng(0))
+    assert found["old_or_new"] == 4
+    assert found["litter"] == []

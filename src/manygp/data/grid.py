@@ -19,7 +19,7 @@ __all__ = ["Grid"]
 # Cells of a block of rows that are read at once, however many a chunk should have; and cells of a part of a stored grid
 # that stands for all of it.
 _MOST_CELLS, _PART_CELLS = 2**25, 30_000_000
-# Stretches of successive rows that such a part has at least.
+# Stretches of successive rows that such a part has at least, of a row or more.
 _LEAST_STRETCHES = 32
 
 
@@ -251,7 +251,8 @@ class Grid(Table):
         for rows in self.row_chunks():
             held = self.Y[rows]
             if sparse.issparse(held) and self.mask is None:
-                yield np.r_[0.0, held.data[~np.isnan(held.data)]]
+                zero = [0.0] if held.nnz < held.shape[0] * held.shape[1] else []
+                yield np.r_[zero, held.data[~np.isnan(held.data)]]
             else:
                 values = _dense(held)
                 yield values[self._seen(values, rows)]
@@ -284,7 +285,7 @@ class Grid(Table):
 
     def _some_rows(self, max_cells: int, rng: np.random.Generator) -> IntArray:
         """Rows of about so many cells, ascending, in stretches that are read at once."""
-        count = max(1, max_cells // self.num_outputs)
+        count = max(_LEAST_STRETCHES, max_cells // self.num_outputs)
         if count >= self.num_inputs:
             return np.arange(self.num_inputs)
         block = self.Y.block[0] if isinstance(self.Y, Stored) else 1

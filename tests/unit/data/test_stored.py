@@ -240,6 +240,7 @@ def test_large_files_stay_on_disk(tmp_path, monkeypatch):
 
 def test_a_part_stands_for_the_whole(monkeypatch):
     monkeypatch.setattr(grid, "_PART_CELLS", 10 * P)
+    monkeypatch.setattr(grid, "_LEAST_STRETCHES", 5)
     table = Grid(X, StoredArray(Watched(GAPPY, (8, 6))))
     table.exposure = np.arange(1.0, N + 1.0)
     part = table.in_memory(np.random.default_rng(0))
