@@ -229,9 +229,12 @@ class Grid(Table):
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
         rows, width = np.arange(self.num_inputs), max(1, max_cells // self.num_inputs)
+        # A sparse array by rows would be walked through for every few outputs.
+        columns = self.Y.tocsc() if sparse.issparse(self.Y) and self.mask is None else None
         for begin in range(0, self.num_outputs, width):
             chosen = slice(begin, min(begin + width, self.num_outputs))
-            block = self.block(rows, np.arange(chosen.start, chosen.stop))
+            of = np.arange(chosen.start, chosen.stop)
+            block = self.block(rows, of) if columns is None else _dense(columns[:, chosen])
             row, output = np.nonzero(~np.isnan(block))
             yield chosen, row, output, block[row, output]
 
