@@ -175,8 +175,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             named by `var_names`; or a `Table` of `manygp.data`.
         y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
-            matrix, which stays sparse and whose zeros are observations. `TLVMOGP` reads batches of what is too large
-            for memory: memory maps, HDF5, Zarr, dask, backed AnnData.
+            matrix, which stays sparse and whose zeros are observations. What is too large for memory stays where it is
+            (memory maps, HDF5, Zarr, dask, backed AnnData), for models that are trained on batches of it: `TLVMOGP`,
+            `SVLMC`, `LVMOGP`, `GSLVMOGP`.
         mask
             True where a cell of y is observed; cells that are NaN are missing in any case.
         output_names
