@@ -12,7 +12,7 @@ from torch import Tensor, nn
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
 # Deviations of outputs from loadings that their latent vectors say, as a share of these.
-_DEVIATION = 0.3
+_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
