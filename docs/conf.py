@@ -79,6 +79,7 @@ _PLACES = {
     r"(?:\.\./)?CONTRIBUTING\.md": "/contributing.md",
     r"(?:\.\./)*examples/GALLERY_HEADER\.rst": "/gallery/index.rst",
     r"(?:\.\./)*examples/(\w+)\.py": r"/gallery/\1.rst",
+    r"CODE_OF_CONDUCT\.md": "/code_of_conduct.md",
     r"(?:\.\./)?LICENSE": "/license.md",
     r"CHANGELOG\.md": "/changelog.md",
 }
