@@ -1,8 +1,14 @@
-"""The mean of a region with an honest interval, beside the one that adds up variances of single cells."""
+"""
+The mean of a region
+====================
+
+An honest interval, beside the one that adds up variances of single cells.
+"""
 
 import numpy as np
 
 import manygp
+from manygp import plots
 from manygp.data.climate import make_climate
 
 stations = make_climate(num_stations=60, num_months=24, random_state=0)
@@ -22,3 +28,7 @@ print(f"std of the mean of the east: {together.mean():.3f}, from independent cel
 
 warm = dist.probability(above=25.0, any_over="output", num_draws=200)
 print(f"a station above 25 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
+
+wide = frame.pivot(columns="label", values=["mean", "std"], index=frame.columns[0])
+mean, margin = wide["mean"], 1.645 * wide["std"]
+figure = plots.plot_series(wide.index, mean, (mean - margin, mean + margin), names=mean.columns, y_label="°C")
