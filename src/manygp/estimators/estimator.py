@@ -359,6 +359,30 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         names = [self.output_names_[i] for i in chosen]
         return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
 
+    def predict_to(
+        self,
+        path: str | Path,
+        X: Any = None,
+        outputs: Any = None,
+        *,
+        observation_noise: bool = True,
+        exposure: Any = None,
+        level: float = 0.9,
+    ) -> None:
+        """Write predictions to a file, part by part, so that they need not fit into memory.
+
+        Parameters
+        ----------
+        path
+            A .zarr, .nc, .nc4, .csv or .parquet file; what is there already stays until all is written.
+        X, outputs, observation_noise, exposure
+            As in `predict_dist`.
+        level
+            Probability of the interval that is written beside mean and standard deviation.
+        """
+        asked: dict[str, Any] = {"observation_noise": observation_noise, "exposure": exposure}
+        self.predict_dist(X, outputs, **asked).write(path, level)
+
     def predict_cells(
         self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:

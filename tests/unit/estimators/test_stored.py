@@ -44,6 +44,8 @@ def test_tiles_and_a_part_for_the_survey_learn_the_same(monkeypatch):
     assert "row_effects" not in [made.name for made in parts.history_.corrections]
     errors = [model.evaluate(X, F)["mse"] for model in (whole, parts)]
     assert errors[1] < 1.5 * errors[0] < 0.02
+    with pytest.raises(DataError, match="needs all 120 x 12 cells in memory"):
+        parts.evaluate(table)
 
 
 def test_what_needs_all_cells_says_so(monkeypatch):
@@ -60,7 +62,7 @@ def test_what_needs_all_cells_says_so(monkeypatch):
 
 
 def test_exposure_and_checkpoint_of_a_stored_table(monkeypatch, tmp_path):
-    monkeypatch.setattr(adapters, "_SMALL", 10)
+    monkeypatch.setattr(adapters, "SMALL", 10)
     settings = SETTINGS | {"likelihood": "poisson", "epochs": 2}
     model = manygp.TLVMOGP(**settings).fit(X, rows_of(COUNTS), exposure="auto", checkpoint=tmp_path / "run")
     again = manygp.TLVMOGP(**settings).fit(X, rows_of(COUNTS), exposure="auto", checkpoint=tmp_path / "run")
