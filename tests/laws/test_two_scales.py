@@ -120,7 +120,7 @@ def two_scale_model(rng, table, **settings):
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs, **settings)
     p, h = table.num_outputs, model.latents.dim
     d = table.num_features
-    terms = [OwnPart(p, h, d), SharedShocks(p, h, 2, 0.5), SharedPart(p, h, d, 2, 1, 0.5)]
+    terms = [OwnPart(p, h, d), SharedShocks(p, h, 2), SharedPart(p, h, d, 2, 1)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     return model
 

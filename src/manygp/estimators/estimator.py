@@ -89,6 +89,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     _journal: Journal = Journal()
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
+    # Whether a fit needs no more in memory than batches, and a part of the table to begin with.
+    _reads_batches = False
     _config_class: type[Config]
 
     @abstractmethod
@@ -173,7 +175,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             named by `var_names`; or a `Table` of `manygp.data`.
         y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
-            matrix, which stays sparse and whose zeros are observations.
+            matrix, which stays sparse and whose zeros are observations. `TLVMOGP` reads batches of what is too large
+            for memory: memory maps, HDF5, Zarr, dask, backed AnnData.
         mask
             True where a cell of y is observed; cells that are NaN are missing in any case.
         output_names
@@ -203,7 +206,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
-        rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
+        rank = np.asarray(y).ndim if isinstance(y, list | tuple) else 2
         self._flat_ = getattr(held, "ndim", rank) == 1
         return self
 
@@ -252,6 +255,11 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     ) -> None:
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
+        if table.is_stored and not self._reads_batches:
+            raise SettingError(
+                f"{type(self).__name__} needs all cells in memory, and this table of {table.num_inputs:,} x "
+                f"{table.num_outputs:,} is stored elsewhere: read the values first, as in y[:], or use TLVMOGP."
+            )
         if exposure is not None:
             table.exposure = as_exposure(exposure, table)
         if output_coordinates is not None:

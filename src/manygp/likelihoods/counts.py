@@ -36,7 +36,7 @@ class CountLikelihood(Likelihood):
     num_points = 16
     is_discrete = True
     takes_exposure = True
-    support = "counts (0, 1, 2, ...)"
+    support = "counts (0, 1, 2, ...) of at most 2⁵³"
     log_scale: Tensor
 
     def __init__(self, link: str, scale: float):
@@ -192,7 +192,8 @@ class CountLikelihood(Likelihood):
     # -- data and starting values --------------------------------------------------------------------------------
 
     def in_support(self, y: Tensor) -> Tensor:
-        return (y >= 0.0) & (y == y.floor()) & y.isfinite()
+        # Beyond that, double precision cannot count.
+        return (y >= 0.0) & (y == y.floor()) & (y <= 2.0**53)
 
     def level(self, y: Tensor, outputs: Tensor, num_outputs: int, exposure: Tensor | None = None) -> Tensor:
         exposure = torch.ones_like(y) if exposure is None else exposure.expand_as(y)
