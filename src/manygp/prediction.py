@@ -26,6 +26,7 @@ from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import check_memory
 from manygp.summaries import JointCells
 from manygp.summaries.aggregate import checked_levels
+from manygp.summaries.quantiles import mixture_quantile
 from manygp.summaries.scores import crps_by_cdf, crps_by_draws
 from manygp.summaries.together import TogetherMixin, check_draws
 
@@ -38,9 +39,6 @@ __all__ = ["Prediction"]
 _MAX_KEPT = 4_000_000
 # Cells that are written to a file at once.
 _PART_CELLS = 200_000
-_BISECTIONS = 60
-# Quantiles of discrete values stop here, where float64 still tells neighbours apart.
-_LARGEST_INTEGER = 2.0**50
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
 # Draws of every cell in scores that have no closed form.
@@ -175,8 +173,8 @@ class Prediction(TogetherMixin):
         levels = checked_levels(q)
 
         def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
-            return torch.stack([bisect(mean, variance, outputs, exposure, float(level)) for level in levels])
+            cells = self._likelihood, mean, variance, outputs, exposure
+            return torch.stack([mixture_quantile(*cells, float(level)) for level in levels])
 
         values = self._scaling.unscale_mean(self._map(quantiles, len(levels)), self._outputs)
         return values[0] if np.ndim(q) == 0 else values
@@ -430,35 +428,6 @@ class Prediction(TogetherMixin):
         noise = torch.randn(chosen.shape, dtype=mean.dtype, generator=generator, device=self._device)
         f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
         return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
-
-    def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float) -> Tensor:
-        """Solve cdf(y) = level between bounds that hold the quantiles of all components."""
-        m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-        # By Chebyshev's inequality no component has its quantile farther out.
-        reach = (v / min(level, 1.0 - level)).sqrt()
-        lower, upper = (m - reach).amin(0), (m + reach).amax(0)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (lower + upper)
-            below = self._cdf(mean, variance, outputs, middle, exposure) < level
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return 0.5 * (lower + upper)
-
-    def _bisect_integers(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float
-    ) -> Tensor:
-        """The smallest integer y with cdf(y) ≥ level: doubled until it is passed, then halved in on."""
-
-        def is_below(y: Tensor) -> Tensor:
-            return self._cdf(mean, variance, outputs, y, exposure) < level
-
-        lower, upper = torch.full_like(mean[0], -1.0), torch.zeros_like(mean[0])
-        while (below := is_below(upper)).any() and upper.max() < _LARGEST_INTEGER:
-            lower, upper = torch.where(below, upper, lower), torch.where(below, 2.0 * upper + 1.0, upper)
-        while ((upper - lower) > 1.0).any():
-            middle = (0.5 * (lower + upper)).floor()
-            below = is_below(middle)
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return upper
 
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
