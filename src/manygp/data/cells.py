@@ -124,6 +124,12 @@ class Cells(Table):
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
         return Cells(self.X, self.output, values, self.output_names, feature_names=self.feature_names)
 
+    def with_inputs(self, X: FloatArray) -> Cells:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+        new = Cells(X, self.output, self.y, self.output_names)
+        new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
+        return new
+
     def take(self, rows: IntArray) -> Cells:
         """Return a copy of the table at some of its input rows, which are its cells."""
         names = {"feature_names": self.feature_names}

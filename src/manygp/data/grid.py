@@ -200,6 +200,12 @@ class Grid(Table):
         Y[self.places()] = values
         return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
 
+    def with_inputs(self, X: FloatArray) -> Grid:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+        new = Grid(X, self.Y, self.output_names, mask=self.mask)
+        new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
+        return new
+
     def take(self, rows: IntArray) -> Grid:
         """Return a copy of the table at some of its input rows."""
         Y = self.block(rows, np.arange(self.num_outputs))

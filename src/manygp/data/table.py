@@ -161,6 +161,10 @@ class Table(ABC):
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
 
     @abstractmethod
+    def with_inputs(self, X: FloatArray) -> Table:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+
+    @abstractmethod
     def take(self, rows: IntArray) -> Table:
         """Return a copy of the table at some of its input rows."""
 

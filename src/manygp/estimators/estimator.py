@@ -23,6 +23,7 @@ from manygp.data.exposure import as_exposure, observed_exposure
 from manygp.data.known_noise import as_y_std, observed_y_std
 from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
+from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
 from manygp.estimators.checkpoint import open_checkpoint
@@ -32,6 +33,7 @@ from manygp.estimators.encoding import check_names
 from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
+from manygp.estimators.seasons import seasons_in
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
@@ -284,8 +286,10 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
             self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
+            seasons = seasons_in(self, table)
             try:
-                self._fit_table(table)
+                self._fit_table(table if seasons is None else table.with_inputs(with_circles(table.X, seasons)))
+                self.scaling_ = replace(self.scaling_, seasons=seasons)
             finally:
                 del self._journal
         self._after_fit()

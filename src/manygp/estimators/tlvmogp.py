@@ -253,7 +253,7 @@ class TLVMOGP(AdaptiveEstimator):
             return None
         # The embedding stays near the identity, whose first dimensions are the inputs.
         lengthscale = model.units * model.gp.kernel.base_kernel.lengthscale[0]
-        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale
+        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale[:d]
 
     def lipschitz_interval(self) -> tuple[float, float]:
         """Certified bounds on how much the residual network stretches distances, see `embeddings.Residual`."""

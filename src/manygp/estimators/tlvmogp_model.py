@@ -61,7 +61,7 @@ class TLVMOGPConfig(Config):
         # Steps on counts were tried with the plain kernel.
         has_latents = fast and is_near_identity(embedding) and likelihood.is_affine
         gp = InducingGP(
-            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0),
+            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0, num_inputs=d),
             torch.zeros(m, e),
             NaturalPosterior(m) if fast else CholeskyPosterior(m),
             jitter if self.jitter is None else self.jitter,
