@@ -48,8 +48,8 @@ def remark_on_kernels(estimator: "Estimator") -> None:
         parts = value.modules() if isinstance(value, Kernel) else ()
         if any(isinstance(part, PeriodicKernel | CosineKernel | SpectralMixtureKernel) for part in parts):
             _warn(
-                f"{key} is periodic, but inputs are standardised and its period is not found from the data: give sine "
-                "and cosine of the inputs as further inputs instead, with a kernel by name."
+                f"{key} is periodic, but inputs are standardised and its period is not found from the data: write it "
+                "as 'rbf * periodic(T)', T in units of the input, or give sine and cosine of the inputs beside them."
             )
 
 

@@ -92,7 +92,9 @@ class TLVMOGP(AdaptiveEstimator):
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
+        "rbf", "matern12", "matern32", "matern52", with seasons in units of an input or of dates, such as
+        "rbf * periodic(24)" or "rbf + periodic('year')", see `docs/seasons.md`; or a GPyTorch kernel on the embedding
+        space.
     likelihood
         "gaussian" (with a noise of each output's own, see "pooled-gaussian", where the data show one), "student-t",
         "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the values), a
