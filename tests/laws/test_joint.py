@@ -127,7 +127,7 @@ def two_scales(rng, table, noise=None):
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs)
     p, h = table.num_outputs, model.latents.dim
     d = table.num_features
-    terms = [OwnPart(p, h, d), SharedPart(p, h, d, 2, 3, 0.5), SharedShocks(p, h, 2, 0.5)]
+    terms = [OwnPart(p, h, d), SharedPart(p, h, d, 2, 3), SharedShocks(p, h, 2)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     if noise is not None:
         model.likelihood.noise = torch.tensor(noise)

@@ -29,6 +29,10 @@ def as_y_std(y_std: Any, table: Table, y: Any = None) -> FloatArray:
     y
         The values as the user has them, to compare labels of rows with.
     """
+    if table.is_stored:
+        raise DataError("y_std needs all cells in memory, and this table is stored elsewhere; read its values first.")
+    if table.row_outputs is not None:
+        return observed_y_std(y_std, table.cells(table.places())[2])
     n, p = table.num_inputs, table.num_outputs
     y_std = pd.Series(y_std) if isinstance(y_std, dict) else as_pandas(y_std)
     if isinstance(y_std, pd.Series) and set(table.output_names) <= set(given_names(y_std.index)):

@@ -58,11 +58,12 @@ class Scaling:
         outputs
             "output" standardises each output by itself, a constant one by the median scale of the others, and falls
             back to the global centre and scale where an output has fewer than two observed cells; "global" uses one
-            centre and scale for all outputs; "none" leaves the values as they are.
+            centre and scale for all outputs; "none" leaves the values as they are. Where all are constants, their
+            level is their unit.
         """
         if inputs:
             x_center = table.X.mean(axis=0) if table.num_inputs else np.zeros(table.num_features)
-            x_scale = _spread(table.X.std(axis=0) if table.num_inputs else x_center, x_center)
+            x_scale = _spread(table.X.std(axis=0) if table.num_inputs else x_center, x_center, np.ones(1))
             _warn_of_inputs(table)
         else:
             x_center, x_scale = np.zeros(table.num_features), np.ones(table.num_features)
@@ -151,13 +152,17 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
     if not np.isfinite(global_squares):
         raise DataError("The values of Y are too large to square in double precision; divide them by a large number.")
     _warn_of_outputs(table, counts, center, squares)
-    global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center)))
+    # Without any variation the level is the only unit that there is.
+    level = abs(global_center) if abs(global_center) > _SMALLEST else 1.0
+    global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center), np.asarray(level)))
     if outputs == "global":
         return zeros + global_center, ones * global_scale
     std, few = np.sqrt(squares / np.maximum(counts, 1)), counts < 2
     varies = ~few & (std > CONSTANT_SHARE * np.abs(center))
-    # A constant has no unit of its own: it has that of the other outputs, so that no choice of units shows.
-    scale = np.where(varies, std, np.median(std[varies]) if varies.any() else 1.0)
+    # A constant has no unit of its own: it has that of the other outputs, so that no choice of units shows, if its
+    # rounding errors are small in it.
+    unit = np.maximum(np.median(std[varies]), CONSTANT_SHARE * np.abs(center)) if varies.any() else global_scale
+    scale = np.where(varies, std, unit)
     return np.where(few, global_center, center), np.where(few, global_scale, scale)
 
 
@@ -188,6 +193,6 @@ def _warn_of_unit(subject: str, spread: float) -> None:
     warnings.warn(message, UserWarning, stacklevel=5)
 
 
-def _spread(std: FloatArray, center: FloatArray) -> FloatArray:
-    """Return standard deviations with those of constants replaced by 1."""
-    return np.where(std > CONSTANT_SHARE * np.abs(center), std, 1.0)
+def _spread(std: FloatArray, center: FloatArray, unit: FloatArray) -> FloatArray:
+    """Return standard deviations with those of constants replaced by a unit."""
+    return np.where(std > CONSTANT_SHARE * np.abs(center), std, unit)

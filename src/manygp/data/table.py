@@ -54,6 +54,8 @@ class Table(ABC):
     exposure: FloatArray | None = None
     #: Known standard deviations of the noise: of a grid what broadcasts to (n, p), of a list of cells (c,).
     y_std: FloatArray | None = None
+    #: Whether it is a part of a larger table, at some rows, that stands for all of it.
+    is_part: bool = False
     #: Where outputs are, for models that know what to make of it.
     coordinates: Coordinates | None = None
 
@@ -128,6 +130,20 @@ class Table(ABC):
     @abstractmethod
     def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
         """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
+
+    def value_chunks(self) -> Iterator[FloatArray]:
+        """Yield all values that were observed, some at a time, those that occur often perhaps only once."""
+        for _, _, values in self.chunks():
+            yield values
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the values are not in memory, nor would be."""
+        return False
+
+    def in_memory(self, rng: np.random.Generator) -> Table:
+        """Return the table itself, or a part of it at random rows if it is stored."""
+        return self
 
     @abstractmethod
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:

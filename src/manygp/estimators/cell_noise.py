@@ -27,6 +27,8 @@ def check_cell_noise(noise: str, table: Table, likelihood: Likelihood) -> None:
             f"{wanted} is for Gaussian observations, and the likelihood is {likelihood_name(likelihood)!r}: leave it "
             "out, or choose 'gaussian'."
         )
+    if wanted and table.is_part:
+        raise SettingError(f"{wanted} needs all cells in memory, and this table is stored elsewhere: leave it out.")
     if noise == "per-input" and table.row_outputs is not None:
         raise SettingError(
             "noise='per-input' needs inputs that several outputs share, and in this list of cells they do not, or an "

@@ -94,6 +94,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     _knows_exposure = False
     # Whether the model knows what to make of noise that differs between cells.
     _knows_y_std = False
+    # Whether a fit needs no more in memory than batches, and a part of the table to begin with.
+    _reads_batches = False
     _config_class: type[Config]
 
     @abstractmethod
@@ -179,7 +181,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             named by `var_names`; or a `Table` of `manygp.data`.
         y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
-            matrix, which stays sparse and whose zeros are observations.
+            matrix, which stays sparse and whose zeros are observations. `TLVMOGP` reads batches of what is too large
+            for memory: memory maps, HDF5, Zarr, dask, backed AnnData.
         mask
             True where a cell of y is observed; cells that are NaN are missing in any case.
         output_names
@@ -216,7 +219,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
-        rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
+        rank = np.asarray(y).ndim if isinstance(y, list | tuple) else 2
         self._flat_ = getattr(held, "ndim", rank) == 1
         return self
 
@@ -273,6 +276,11 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             raise SettingError(
                 f"{type(self).__name__} takes no y_std: leave it out, use TLVMOGP, or fix variances of outputs by "
                 "likelihood=Gaussian(noise=..., learn_noise=False)."
+            )
+        if table.is_stored and not self._reads_batches:
+            raise SettingError(
+                f"{type(self).__name__} needs all cells in memory, and this table of {table.num_inputs:,} x "
+                f"{table.num_outputs:,} is stored elsewhere: read the values first, as in y[:], or use TLVMOGP."
             )
         if exposure is not None:
             table.exposure = as_exposure(exposure, table)
@@ -374,6 +382,30 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
 
         names = [self.output_names_[i] for i in chosen]
         return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
+
+    def predict_to(
+        self,
+        path: str | Path,
+        X: Any = None,
+        outputs: Any = None,
+        *,
+        observation_noise: bool = True,
+        exposure: Any = None,
+        level: float = 0.9,
+    ) -> None:
+        """Write predictions to a file, part by part, so that they need not fit into memory.
+
+        Parameters
+        ----------
+        path
+            A .zarr, .nc, .nc4, .csv or .parquet file; what is there already stays until all is written.
+        X, outputs, observation_noise, exposure
+            As in `predict_dist`.
+        level
+            Probability of the interval that is written beside mean and standard deviation.
+        """
+        asked: dict[str, Any] = {"observation_noise": observation_noise, "exposure": exposure}
+        self.predict_dist(X, outputs, **asked).write(path, level)
 
     def predict_cells(
         self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None

@@ -231,6 +231,7 @@ class TLVMOGP(AdaptiveEstimator):
     model_: TransformedLatentModel
     _knows_exposure = True
     _knows_y_std = True
+    _reads_batches = True
     _config_class = TLVMOGPConfig
     # A free noise would explain the published start away.
     _published = replace(PUBLISHED, frozen_share=0.5)
@@ -293,7 +294,12 @@ class TLVMOGP(AdaptiveEstimator):
         is_known = is_known and self.bound == "standard"
         wanted = self.num_neighbors
         if isinstance(wanted, str):
-            wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS else 0
+            wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS and not table.is_part else 0
+        if wanted and table.is_part:
+            raise SettingError(
+                f"num_neighbors={wanted} needs all cells in memory, and this table is stored elsewhere: read the "
+                "values first, as in y[:], or use num_neighbors=0."
+            )
         return wanted if is_known else 0
 
     def _train(
@@ -336,7 +342,10 @@ class TLVMOGP(AdaptiveEstimator):
         """What follows training; with neighbours, by cells that were left out of it."""
         if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
             with undone_by_interrupts(model, history):
-                history.corrections = correct(model, table, scaling, seed, self._corrections(), left_out)
+                part = table.in_memory(np.random.default_rng(seed))
+                # Effects of single inputs are those of all inputs, or none.
+                names = [name for name in self._corrections() if name != ROW_EFFECTS or not part.is_part]
+                history.corrections = correct(model, part, scaling, seed, names, left_out)
         for made in history.corrections:
             logger.info("%s after training: %s", made.name, made.effect)
         return history
@@ -354,7 +363,8 @@ class TLVMOGP(AdaptiveEstimator):
     def _looks_for_effects(self, table: Table) -> bool:
         """Whether effects of single inputs are looked for once training is over."""
         epochs = math.inf if isinstance(self.epochs, str) else self.epochs
-        return ROW_EFFECTS in self._corrections() and self._corrects_likelihood(table, epochs)
+        is_wanted = ROW_EFFECTS in self._corrections() and not table.is_part
+        return is_wanted and self._corrects_likelihood(table, epochs)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -75,7 +75,7 @@ class TLVMOGPConfig(Config):
         )
         model = TransformedLatentModel(
             *(embedding, gp, latents, likelihood, torch.ones(d + h)),
-            terms=[make_term(name, sizes, p, d, h, fast, generator) for name, *sizes in self.terms],
+            terms=[make_term(name, sizes, p, d, h, fast) for name, *sizes in self.terms],
             sparse=fast,
             linear_share=float(self.linear_share),
             num_neighbors=self.num_neighbors,

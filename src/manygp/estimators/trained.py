@@ -26,6 +26,7 @@ from manygp.estimators.settings import (
     resolve_seed,
 )
 from manygp.initialise import Survey
+from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
@@ -159,7 +160,11 @@ class TrainedEstimator(Estimator):
         journal = self._journal
         if isinstance(journal, Checkpoint) and journal.start is not None:
             return journal.recall_start(self)
-        model, scaling = self._begin(table, np.random.default_rng(seed), torch.Generator().manual_seed(seed))
+        rng = np.random.default_rng(seed)
+        model, scaling = self._begin(table.in_memory(rng), rng, torch.Generator().manual_seed(seed))
+        if table.is_stored and not model.likelihood.is_affine:
+            # So far only a part of it was looked at.
+            check_support(model.likelihood, table)
         hold_noise(model.likelihood, self.likelihood, scaling)
         if isinstance(journal, Checkpoint):
             survey: Survey | None = getattr(self, "_last_survey", None)

@@ -86,7 +86,8 @@ def make_kernel(
 
     Positive parameters of a named kernel are softplus of a free one, as is GPyTorch's custom, or with `log_parameters`
     its exponential, so that a step of the optimiser is a relative change at every scale. If the last `num_latents`
-    dimensions are those of latent vectors, a named kernel is a `LatentKernel`.
+    dimensions are those of latent vectors, a named kernel is a `LatentKernel`. Of a given one that the closed form
+    computes, a lengthscale for all dimensions becomes one for each: inputs and latents have no unit in common.
 
     Of the first `num_inputs` dimensions, all by default, the last two for every season of the kernel are its circle; a
     sum has parts that see some of the inputs and circles, and all dimensions behind them.
@@ -94,6 +95,10 @@ def make_kernel(
     if isinstance(kernel, Kernel):
         given = copy.deepcopy(kernel).double()
         _check_dimensions(given, dim)
+        if is_fused(given) and given.base_kernel.ard_num_dims is None:
+            base = given.base_kernel
+            base.ard_num_dims = dim
+            base.raw_lengthscale = nn.Parameter(base.raw_lengthscale.detach().repeat(1, dim))
         return given
     parts, seasons = parts_of(kernel), seasons_of(kernel)
     if len(parts) == 1:

@@ -26,8 +26,8 @@ __all__ = ["fit_amplitudes"]
 
 # Cells of each kind that are asked about, and the fewest that tell anything.
 _MOST_CELLS, _LEAST_CELLS = 500, 30
-# λ, so that a factor of e has to gain a fiftieth of a nat a cell; and iterations of L-BFGS.
-_PENALTY, _STEPS = 0.02, 15
+# λ, so that a factor of e has to gain a two-hundredth of a nat a cell; and iterations of L-BFGS.
+_PENALTY, _STEPS = 0.005, 30
 # Logarithms of factors stay within so much of 0, wherever a line search would go.
 _FARTHEST = 4.0
 
