@@ -72,7 +72,8 @@ class Prediction(TogetherMixin):
     device
         Where the components and the likelihood live.
     exposure
-        What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
+        For flat cell numbers (b,): what the likelihood is told of them, such as the exposure of counts; None for
+        nothing.
     rows
         Inputs of the rows as the user knows them, for export; `inputs` by default.
     axes
@@ -92,7 +93,7 @@ class Prediction(TogetherMixin):
         outputs: IntArray,
         output_names: Sequence[Hashable],
         device: torch.device,
-        exposure: FloatArray | None = None,
+        exposure: Callable[[IntArray], Tensor | None] | None = None,
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
@@ -398,7 +399,7 @@ class Prediction(TogetherMixin):
                 y,
                 self._likelihood.is_discrete,
             )
-        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
+        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
         s = mean.shape[0]
         spread = sum(
             (_absolute_moment(mean - mean.roll(k, 0), variance + variance.roll(k, 0)).mean(0) for k in range(s)),
@@ -454,9 +455,8 @@ class Prediction(TogetherMixin):
         return [result.reshape(self.shape) for result in results]
 
     def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
-        if self._exposure is None:
-            return None
-        return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
+        told = None if self._exposure is None else self._exposure(cells)
+        return None if told is None else told.to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
         Y = as_pandas(Y)
