@@ -1,9 +1,19 @@
-"""The mean of a region with an honest interval, beside the one that adds up variances of single cells."""
+"""
+The mean of a region
+====================
+
+An honest interval, beside the one that adds up variances of single cells.
+"""
+
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
 import manygp
+from manygp import plots
 from manygp.data.climate import make_climate
+from manygp.plots import plot_map
 
 stations = make_climate(num_stations=60, num_months=24, random_state=0)
 model = manygp.TLVMOGP(epochs=10, progress=False).fit(stations.X, stations.Y)
@@ -22,3 +32,20 @@ print(f"std of the mean of the east: {together.mean():.3f}, from independent cel
 
 warm = dist.probability(above=25.0, any_over="output", num_draws=200)
 print(f"a station above 25 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
+
+<<<<<<< HEAD
+wide = frame.pivot(columns="label", values=["mean", "std"], index=frame.columns[0])
+mean, margin = wide["mean"], 1.645 * wide["std"]
+figure = plots.plot_series(wide.index, mean, (mean - margin, mean + margin), names=mean.columns, y_label="°C")
+=======
+# A map of both: each place in July, and the mean of its region with half the width of its interval.
+july = frame.groupby("label").nth(6).set_index("label").loc[region]
+figure = plot_map(
+    stations.longitude,
+    stations.latitude,
+    {"stations": dist.mean[6], "means of regions": july["mean"]},
+    uncertainty={"± of the means, 90%": (july["upper90"] - july["lower90"]) / 2},
+    unit="°C",
+)
+figure.savefig(Path(tempfile.gettempdir()) / "region_mean.png")
+>>>>>>> trust

@@ -26,6 +26,7 @@ from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import check_memory
 from manygp.summaries import JointCells
 from manygp.summaries.aggregate import checked_levels
+from manygp.summaries.quantiles import mixture_quantile
 from manygp.summaries.scores import crps_by_cdf, crps_by_draws
 from manygp.summaries.together import TogetherMixin, check_draws
 
@@ -38,9 +39,6 @@ __all__ = ["Prediction"]
 _MAX_KEPT = 4_000_000
 # Cells that are written to a file at once.
 _PART_CELLS = 200_000
-_BISECTIONS = 60
-# Quantiles of discrete values stop here, where float64 still tells neighbours apart.
-_LARGEST_INTEGER = 2.0**50
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
 # Draws of every cell in scores that have no closed form.
@@ -74,7 +72,8 @@ class Prediction(TogetherMixin):
     device
         Where the components and the likelihood live.
     exposure
-        What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
+        For flat cell numbers (b,): what the likelihood is told of them, such as the exposure of counts; None for
+        nothing.
     rows
         Inputs of the rows as the user knows them, for export; `inputs` by default.
     axes
@@ -94,7 +93,7 @@ class Prediction(TogetherMixin):
         outputs: IntArray,
         output_names: Sequence[Hashable],
         device: torch.device,
-        exposure: FloatArray | None = None,
+        exposure: Callable[[IntArray], Tensor | None] | None = None,
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
@@ -175,8 +174,8 @@ class Prediction(TogetherMixin):
         levels = checked_levels(q)
 
         def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
-            return torch.stack([bisect(mean, variance, outputs, exposure, float(level)) for level in levels])
+            cells = self._likelihood, mean, variance, outputs, exposure
+            return torch.stack([mixture_quantile(*cells, float(level)) for level in levels])
 
         values = self._scaling.unscale_mean(self._map(quantiles, len(levels)), self._outputs)
         return values[0] if np.ndim(q) == 0 else values
@@ -400,7 +399,7 @@ class Prediction(TogetherMixin):
                 y,
                 self._likelihood.is_discrete,
             )
-        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
+        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
         s = mean.shape[0]
         spread = sum(
             (_absolute_moment(mean - mean.roll(k, 0), variance + variance.roll(k, 0)).mean(0) for k in range(s)),
@@ -431,35 +430,6 @@ class Prediction(TogetherMixin):
         f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
         return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
 
-    def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float) -> Tensor:
-        """Solve cdf(y) = level between bounds that hold the quantiles of all components."""
-        m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-        # By Chebyshev's inequality no component has its quantile farther out.
-        reach = (v / min(level, 1.0 - level)).sqrt()
-        lower, upper = (m - reach).amin(0), (m + reach).amax(0)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (lower + upper)
-            below = self._cdf(mean, variance, outputs, middle, exposure) < level
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return 0.5 * (lower + upper)
-
-    def _bisect_integers(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float
-    ) -> Tensor:
-        """The smallest integer y with cdf(y) ≥ level: doubled until it is passed, then halved in on."""
-
-        def is_below(y: Tensor) -> Tensor:
-            return self._cdf(mean, variance, outputs, y, exposure) < level
-
-        lower, upper = torch.full_like(mean[0], -1.0), torch.zeros_like(mean[0])
-        while (below := is_below(upper)).any() and upper.max() < _LARGEST_INTEGER:
-            lower, upper = torch.where(below, upper, lower), torch.where(below, 2.0 * upper + 1.0, upper)
-        while ((upper - lower) > 1.0).any():
-            middle = (0.5 * (lower + upper)).floor()
-            below = is_below(middle)
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return upper
-
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
@@ -485,9 +455,8 @@ class Prediction(TogetherMixin):
         return [result.reshape(self.shape) for result in results]
 
     def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
-        if self._exposure is None:
-            return None
-        return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
+        told = None if self._exposure is None else self._exposure(cells)
+        return None if told is None else told.to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
         Y = as_pandas(Y)

@@ -169,6 +169,12 @@ class Grid(Table):
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
 
+    def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
+        """Return the known variance of the noise of some cells, None where nothing is known of it."""
+        if self.y_std is None:
+            return None
+        return np.square(np.broadcast_to(self.y_std, (self.num_inputs, self.num_outputs))[row, output])
+
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
         """Return input rows and values of the observed cells of one output."""
         y = self.block(np.arange(self.num_inputs), np.array([output]))[:, 0]
@@ -249,6 +255,12 @@ class Grid(Table):
         Y[self.places()] = values
         return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
 
+    def with_inputs(self, X: FloatArray) -> Grid:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+        new = Grid(X, self.Y, self.output_names, mask=self.mask)
+        new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
+        return new
+
     def value_chunks(self) -> Iterator[FloatArray]:
         """Yield all values that were observed, some at a time; zeros of a sparse grid once for each chunk."""
         for rows in self.row_chunks():
@@ -309,6 +321,7 @@ class Grid(Table):
         Y = self.block(rows, np.arange(self.num_outputs))
         part = Grid(self.X[rows], Y, self.output_names, feature_names=self.feature_names)
         part.exposure = None if self.exposure is None else self.exposure[rows]
+        part.y_std = self.y_std if self.y_std is None or len(self.y_std) == 1 else self.y_std[rows]
         return part
 
     def sum_by_output(self, values: FloatArray) -> FloatArray:
