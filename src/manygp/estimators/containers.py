@@ -55,6 +55,7 @@ class ContainerMixin:
         output_coordinates: Any = None,
         checkpoint: Any = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a long frame, one observation in each row.
 
@@ -72,7 +73,7 @@ class ContainerMixin:
             Names of all outputs in order; by default those that occur.
         exposure
             For counts: the column of exposures, or "auto", see `fit_cells`.
-        output_coordinates, checkpoint, checkpoint_every
+        output_coordinates, checkpoint, checkpoint_every, time_limit
             As in `fit`.
         """
         x, outputs, y, exposures = long_parts(frame, inputs, output, value, None if exposure == "auto" else exposure)
@@ -85,6 +86,7 @@ class ContainerMixin:
             output_coordinates=output_coordinates,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
+            time_limit=time_limit,
         )
         return self
 
