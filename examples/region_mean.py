@@ -1,4 +1,9 @@
-"""The mean of a region with an honest interval, beside the one that adds up variances of single cells."""
+"""
+The mean of a region
+====================
+
+An honest interval, beside the one that adds up variances of single cells.
+"""
 
 import tempfile
 from pathlib import Path
