@@ -141,6 +141,7 @@ class SVLMC(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: LinearMixingModel
+    _reads_batches = True
     _config_class = SVLMCConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------

@@ -33,6 +33,12 @@ def test_where_all_of_it_fits_the_model_is_that_of_memory(likelihood):
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
+@pytest.mark.parametrize("kind", [manygp.SVLMC, manygp.LVMOGP])
+def test_others_that_are_trained_on_batches_read_them_too(kind):
+    ours, theirs = (kind(epochs=1, progress=False).fit(X, y).model_.state_dict() for y in (StoredArray(Y), Y))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
 def test_tiles_and_a_part_for_the_survey_learn_the_same(monkeypatch):
     whole = manygp.TLVMOGP(**SETTINGS, corrections=()).fit(X, Y)
     monkeypatch.setattr(tiles, "TILE_CELLS", 400)
