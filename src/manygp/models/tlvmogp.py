@@ -239,7 +239,7 @@ class TransformedLatentModel(LatentVariableModel):
         """What is not linear in the latent vectors, as a share of the variance of f and its noise at some cells."""
         mean, variance = self.linear_predictor()(x, outputs)
         if isinstance(self.likelihood, Gaussian):
-            variance = variance + self.noise_of(outputs)
+            variance = variance + self.output_noise(outputs)
         h = self.latents.sample(outputs, num_samples, seed)
         m = self.latents.means(outputs)
         _, _, slope = moments_and_slopes(self, self.gp.conditional(), x, m)
