@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import manygp
@@ -220,6 +221,19 @@ def test_the_snippets_on_genes_run():
     truth = rate.var(0) / (rate.var(0) + rate.mean(0))
     assert np.abs(ranked["spatial_share"].sort_index() - truth).max() < 0.15
     assert {"manygp_mean", "manygp_std"} <= set(section.layers)
+
+
+def test_the_snippets_on_large_data_run(tmp_path, monkeypatch):
+    zarr, xarray = pytest.importorskip("zarr"), pytest.importorskip("xarray")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "large_data.md").read_text(encoding="utf-8")
+    names = {}
+    snippets = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    exec(snippets.replace("epochs=20", "epochs=2, num_inducing=20"), names)
+    assert zarr.open_array("y.zarr").shape == (120, 15)
+    assert xarray.open_zarr("field.zarr", consolidated=False)["mean"].shape == (120, 15)
+    assert len(pd.read_parquet("some.parquet")) == 100
+    assert names["model"].config_.num_neighbors == 0
 
 
 def test_the_snippets_on_feeds_run():

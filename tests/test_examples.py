@@ -13,7 +13,9 @@ PROMISES = {
     "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
     "feed": lambda names: names["error"] < 0.25 * names["alone"] and not names["model"].refit_advised_,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
-    "region_mean": lambda names: names["together"].mean() > 1.1 * names["alone"].mean(),
+    "region_mean": lambda names: (
+        names["together"].mean() > 1.1 * names["alone"].mean() and len(names["figure"].axes) >= 3
+    ),
     "robot_arm": lambda names: names["scores"]["mse"] < 0.5 * names["boosted"] and names["scores"]["coverage90"] > 0.8,
     "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,

@@ -3,7 +3,8 @@
 A `Table` is either a `Grid` (inputs shared by all outputs, values with gaps) or `Cells` (a list of
 observations); `as_table` and `cells_table` make one from what the user has and are the only place where data
 are validated. A `Scaling` maps inputs and values to comparable size and predictions back. A plan (`GridPlan`,
-`CellPlan`) cuts a table into unbiased minibatches. Splits hold cells out, `factorise` fills gaps by a low-rank
+`CellPlan`) cuts a table into unbiased minibatches; values that are too large for memory stay `Stored` and are read
+in blocks. Splits hold cells out, `factorise` fills gaps by a low-rank
 matrix completion, and `read_table` reads files. Nothing here knows torch, nothing copies a whole table.
 """
 
@@ -17,6 +18,7 @@ from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.sources import read_table
 from manygp.data.splits import block_split, gap_split, output_split, pattern_split, random_split
+from manygp.data.stored import Stored, as_stored
 from manygp.data.table import Table
 
 __all__ = [
@@ -32,8 +34,10 @@ __all__ = [
     "Plan",
     "RankChoice",
     "Scaling",
+    "Stored",
     "Table",
     "as_inputs",
+    "as_stored",
     "as_table",
     "block_split",
     "cells_table",
