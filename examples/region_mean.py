@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 import manygp
-from manygp import plots
 from manygp.data.climate import make_climate
 from manygp.plots import plot_map
 
@@ -33,19 +32,8 @@ print(f"std of the mean of the east: {together.mean():.3f}, from independent cel
 warm = dist.probability(above=25.0, any_over="output", num_draws=200)
 print(f"a station above 25 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
 
-<<<<<<< HEAD
-wide = frame.pivot(columns="label", values=["mean", "std"], index=frame.columns[0])
-mean, margin = wide["mean"], 1.645 * wide["std"]
-figure = plots.plot_series(wide.index, mean, (mean - margin, mean + margin), names=mean.columns, y_label="°C")
-=======
-# A map of both: each place in July, and the mean of its region with half the width of its interval.
+# A map of the means of regions in July, between the ends of their intervals.
 july = frame.groupby("label").nth(6).set_index("label").loc[region]
-figure = plot_map(
-    stations.longitude,
-    stations.latitude,
-    {"stations": dist.mean[6], "means of regions": july["mean"]},
-    uncertainty={"± of the means, 90%": (july["upper90"] - july["lower90"]) / 2},
-    unit="°C",
-)
+panels = {"lower end, 90%": july["lower90"], "mean of the region": july["mean"], "upper end, 90%": july["upper90"]}
+figure = plot_map(stations.longitude, stations.latitude, panels, unit="°C", title="July")
 figure.savefig(Path(tempfile.gettempdir()) / "region_mean.png")
->>>>>>> trust

@@ -29,6 +29,7 @@ from manygp.summaries.aggregate import checked_levels
 from manygp.summaries.quantiles import mixture_quantile
 from manygp.summaries.scores import crps_by_cdf, crps_by_draws
 from manygp.summaries.together import TogetherMixin, check_draws
+from manygp.training.progress import tracked
 
 if TYPE_CHECKING:
     import xarray
@@ -80,6 +81,9 @@ class Prediction(TogetherMixin):
         What the container of the fit called inputs and outputs.
     together
         All cells together, with the noise of observations or without; None if only single cells are known.
+    progress
+        Whether to show how far a long computation is: True, False, or "auto" for a bar on a terminal and the log
+        elsewhere.
     """
 
     def __init__(
@@ -97,13 +101,14 @@ class Prediction(TogetherMixin):
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
+        progress: bool | str = False,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
         self._outputs, self._device, self._exposure = outputs, device, exposure
         self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._together_by = together
+        self._together_by, self._progress = together, progress
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.output_names[:3])) + (", ..." if len(self.output_names) > 3 else "")
@@ -474,7 +479,8 @@ class Prediction(TogetherMixin):
 
     def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, tuple[Tensor, Tensor, Tensor]]]:
         everything = len(cells) == math.prod(self.shape)
-        for start in range(0, len(cells), self._chunk_cells):
+        starts = range(0, len(cells), self._chunk_cells)
+        for start in tracked(starts, self._progress, "predicting"):
             chunk = cells[start : start + self._chunk_cells]
             parts = self._kept.get(start) if everything else None
             if parts is None:

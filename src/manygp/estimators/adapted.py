@@ -210,7 +210,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
     def _place(self, table: Table, output_coordinates: Any) -> None:
         check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
         for name, value, allowed in (
-            ("preset", self.preset, ("fast",)),
+            ("preset", self.preset, ("fast", "quick")),
             ("latent_prior_mean", self.latent_prior_mean, (None,)),
             ("standardize", self.standardize, (True, False, "global")),
         ):

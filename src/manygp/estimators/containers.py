@@ -56,6 +56,7 @@ class ContainerMixin:
         output_coordinates: Any = None,
         checkpoint: Any = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a long frame, one observation in each row.
 
@@ -75,7 +76,7 @@ class ContainerMixin:
             For counts: the column of exposures, or "auto", see `fit_cells`.
         y_std
             The column of known standard deviations, see `fit_cells`.
-        output_coordinates, checkpoint, checkpoint_every
+        output_coordinates, checkpoint, checkpoint_every, time_limit
             As in `fit`.
         """
         told = None if exposure == "auto" else exposure
@@ -90,6 +91,7 @@ class ContainerMixin:
             output_coordinates=output_coordinates,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
+            time_limit=time_limit,
         )
         return self
 

@@ -26,7 +26,7 @@ from manygp.data.names import as_positions, find_outputs
 from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
-from manygp.estimators.checkpoint import open_checkpoint
+from manygp.estimators.checkpoint import deadline_of, open_checkpoint
 from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
@@ -50,6 +50,8 @@ __all__ = ["Estimator"]
 
 # Memory for one chunk of a prediction: draws x cells x inducing points, in numbers.
 _CHUNK_NUMBERS = 8_000_000
+# Draws of latent vectors where "auto" needs some.
+_AUTO_DRAWS = 20
 
 
 class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
@@ -72,7 +74,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         Exposure of the inputs, or of the observed cells of a list, given or estimated, if there was one.
     """
 
-    num_samples: int
+    num_samples: int | str
     dtype: Any
     device: Any
     random_state: Any
@@ -169,6 +171,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         output_coordinates: Any = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -211,13 +214,16 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             interrupt, goes on, and ends as if it had never stopped. What it needs of it stays there after the fit.
         checkpoint_every
             Time between two writes: text such as "90s", "5min" or "2h", or seconds.
+        time_limit
+            About how long the fit may take, in the same way. Training goes as far as it can in most of that time, step
+            sizes fall in time, and what follows training has the rest; a table that takes longer to look at does so.
         """
         table = given_table(X, y, mask, output_names, layer, inputs)
         if isinstance(output_coordinates, str) and output_coordinates == "coords":
             output_coordinates = coordinates_of(X if y is None else y, table.output_names)
         if y_std is not None:
             table.y_std = as_y_std(y_std, table, X if y is None else y)
-        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every, time_limit)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
         rank = np.asarray(y).ndim if isinstance(y, list | tuple) else 2
@@ -236,6 +242,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         output_coordinates: Any = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
@@ -253,13 +260,13 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
         y_std
             As in `fit`, but of each cell, shape (c,), or one number for all.
-        output_coordinates, checkpoint, checkpoint_every
+        output_coordinates, checkpoint, checkpoint_every, time_limit
             As in `fit`.
         """
         table = cells_table(x, outputs, y, output_names)
         table.y_std = None if y_std is None else observed_y_std(y_std, y)
         exposure = None if exposure is None else observed_exposure(exposure, y)
-        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every, time_limit)
         self._flat_ = False
         return self
 
@@ -270,7 +277,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         output_coordinates: Any = None,
         checkpoint: Any = None,
         checkpoint_every: Any = "5min",
+        time_limit: Any = None,
     ) -> None:
+        deadline = deadline_of(time_limit)
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
         if not self._knows_y_std and table.y_std is not None:
@@ -296,6 +305,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
             self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
             seasons = seasons_in(self, table)
+            self._journal.deadline = deadline
             try:
                 self._fit_table(table if seasons is None else table.with_inputs(with_circles(table.X, seasons)))
                 self.scaling_ = replace(self.scaling_, seasons=seasons)
@@ -465,12 +475,10 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         observation_noise: bool,
         exposure: Any = None,
     ) -> Prediction:
-        check_size("num_samples", self.num_samples)
-        device = next(self.model_.parameters()).device
-        # A numpy integer may be too short for the products below.
-        num_samples = int(self.num_samples)
+        check_size("num_samples", self.num_samples, automatic=("auto",))
+        device, num_samples = next(self.model_.parameters()).device, self._num_draws
         check_sizes({"num_samples": num_samples}, device)
-        predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
+        predictor = self._predictor(self._model_for(observation_noise))
 
         def locate(cells: IntArray) -> tuple[Tensor, Tensor]:
             x, which = place(cells)
@@ -509,6 +517,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             # Some outputs of a field need not span all of it.
             self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
             together,
+            getattr(self, "progress", False),
         )
 
     def _of_cells(
@@ -518,6 +527,16 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     ) -> Callable[[IntArray], Tensor | None]:
         """What the likelihood is told of single cells by number: their exposure; a leaf may know more."""
         return exposure
+
+    @property
+    def _num_draws(self) -> int:
+        """Draws of latent vectors; "auto" takes as many as usual where it takes any."""
+        # A numpy integer may be too short for products of sizes.
+        return _AUTO_DRAWS if isinstance(self.num_samples, str) else int(self.num_samples)
+
+    def _predictor(self, model: Any) -> Any:
+        """Components of predictions; a leaf may know a shorter way where `num_samples` is "auto"."""
+        return model.predictor(self._num_draws, self._seed)
 
     def _model_for(self, observation_noise: bool) -> Any:
         """The model that predicts, with noise or without; a leaf may have noise beside that of its likelihood."""

@@ -24,6 +24,7 @@ _STOP_REASONS = {
     "converged": "the bound has stopped rising",
     "epochs": "as many as were asked for",
     "budget": "the time for it was up",
+    "time limit": "as many as the time limit left room for",
     "interrupted": "interrupted",
     "start": "no epoch improved on the start, which stands",
     "failed": "a step failed, and what was found before it stands",

@@ -140,7 +140,8 @@ class NeighborPredictor:
 
     def __init__(self, model: "TransformedLatentModel", num_neighbors: int, has_noise: bool):
         self.model, self.k, self.has_noise = model, num_neighbors, has_noise
-        self.q, self.width = model.gp.posterior.moments(), 1
+        # A width for which a chunk of cells takes some seconds.
+        self.q, self.width = model.gp.posterior.moments(), 4
         assert model.observed is not None
         self.cells, units = model.observed, model.units.cpu().numpy()
         d, scale = self.cells.inputs.shape[1], np.ones(len(units))

@@ -228,6 +228,30 @@ class TransformedLatentModel(LatentVariableModel):
         return Predictor(self, self.gp.conditional(), num_samples, seed)
 
     @torch.no_grad()
+    def linear_predictor(self) -> "Predictor":
+        """One component, in which f is linear in the latent vectors: no draws, and much faster than the mixture."""
+        return Predictor(self, self.gp.conditional(), 1, 0, linear_share=1.0)
+
+    @torch.no_grad()
+    def nonlinearity(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], num_samples: int, seed: int
+    ) -> Float[Tensor, " b"]:
+        """What is not linear in the latent vectors, as a share of the variance of f and its noise at some cells."""
+        mean, variance = self.linear_predictor()(x, outputs)
+        if isinstance(self.likelihood, Gaussian):
+            variance = variance + self.noise_of(outputs)
+        h = self.latents.sample(outputs, num_samples, seed)
+        m = self.latents.means(outputs)
+        _, _, slope = moments_and_slopes(self, self.gp.conditional(), x, m)
+        slope = slope + self.terms.slope(Points(x, outputs, torch.zeros_like(outputs), m))
+        pairs = x.expand(num_samples, *x.shape).flatten(0, 1)
+        f = self.gp.conditional()(self.embed(pairs, h.flatten(0, 1)))[0].view(num_samples, -1)
+        f = f + self.terms.mean(Points(x, outputs, torch.zeros_like(outputs), h))
+        # E (μ(h) − μ(m) − gᵀ(h − m))² over draws
+        rest = f - mean - torch.einsum("bh,sbh->sb", slope, h - m)
+        return rest.square().mean(0) / variance[0]
+
+    @torch.no_grad()
     def joint(self, num_samples: int, seed: int) -> Joint:
         """The same for cells together, see `manygp.functions`."""
         if self.observed is not None:
@@ -238,8 +262,16 @@ class TransformedLatentModel(LatentVariableModel):
 class Predictor:
     """q(f) of any cells as a mixture over draws of their latent vectors."""
 
-    def __init__(self, model: TransformedLatentModel, conditional: Conditional, num_samples: int, seed: int):
+    def __init__(
+        self,
+        model: TransformedLatentModel,
+        conditional: Conditional,
+        num_samples: int,
+        seed: int,
+        linear_share: float | None = None,
+    ):
         self.model, self.conditional, self.num_samples, self.seed = model, conditional, num_samples, seed
+        self.share = model.linear_share if linear_share is None else linear_share
         self.width = conditional.alpha.shape[0]
 
     @torch.no_grad()
@@ -249,7 +281,7 @@ class Predictor:
         """Means and variances of the components of f at cells (x, outputs)."""
         model, shape = self.model, (self.num_samples, x.shape[0])
         distinct, column = outputs.unique(return_inverse=True)
-        share = model.linear_share
+        share = self.share
         h = model.latents.sample(distinct, self.num_samples, self.seed, (1.0 - share) ** 0.5)[:, column]
         points = Points(x, outputs, torch.zeros_like(outputs), h)
         pairs = x.expand(*shape, -1).flatten(0, 1)
