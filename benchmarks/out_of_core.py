@@ -3,9 +3,9 @@
 `python -m benchmarks.out_of_core` writes a table of counts, 100,000 inputs x 20,000 outputs of which 5% are not zero,
 as a sparse matrix by rows to an HDF5 file, and one of measurements of the same size to a memory map of float64 (16 GB).
 It takes a sample of batches of three epochs from each, in processes of their own. One JSON line for each: peak memory
-of the process, without pages of files in `peak_own_gb`, milliseconds of a step, and the same for the table in memory
-(of measurements, a table with fewer rows: a step does not depend on how many there are). `--inputs` and `--outputs`
-make smaller tables, `--keep` names a folder where the files stay.
+of the process, without pages of files in `peak_own_gb`, milliseconds of a step, and the same for a table in memory, of
+some of the rows: a step does not depend on how many there are. `--inputs` and `--outputs` make smaller tables, `--keep`
+names a folder where the files stay.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _SHARE, _CLUSTERS, _NAMES = 0.05, 8, ("data", "indices")
 _SETTINGS = {"latent_dim": 3, "num_inducing": 200, "num_neighbors": 0, "epochs": 3, "device": "cpu", "progress": False}
 # Tiles that an epoch looks at, and batches of each; a whole epoch takes all of either.
 _TILES, _BATCHES = 5, 10
-# Rows of a table of measurements that is held in memory for comparison, and rows that are written at once.
+# Rows of a table that is held in memory for comparison, and rows that are written at once.
 _ROWS_IN_MEMORY, _CHUNK = 8_000, 1_000
 
 
@@ -136,8 +136,7 @@ def fit(layout: str, place: str, path: Path) -> dict[str, Any]:
     held = h5py.File(path, "r")["X"] if counts else np.load(path, mmap_mode="r")
     stored = as_stored(held)
     assert stored is not None
-    num_rows = stored.shape[0] if counts else min(stored.shape[0], _ROWS_IN_MEMORY)
-    values = stored if place == "stored" else stored[:num_rows]
+    values = stored if place == "stored" else stored[:_ROWS_IN_MEMORY]
     started = time.perf_counter()
     table = Grid(inputs(stored.shape[0])[: values.shape[0]], values)
     model = Sampled(**_SETTINGS, likelihood="poisson" if counts else "gaussian").fit(table)
@@ -159,6 +158,7 @@ def run(layout: str, path: Path) -> dict[str, Any]:
     for place in ("stored", "memory"):
         command = [sys.executable, "-m", "benchmarks.out_of_core", "--fit", layout, place, str(path)]
         found[place] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        print(json.dumps({"layout": layout, "place": place} | found[place]), file=sys.stderr, flush=True)
     stored, memory = found["stored"], found["memory"]
     return {
         "benchmark": "out_of_core",

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from manygp.data.containers import output_columns, row_index
 from manygp.data.fields import as_dataset, input_names, storable
 from manygp.data.names import find_outputs, given_names
 from manygp.data.numbers import as_numbers, as_pandas
+from manygp.data.stores import FIELD_SUFFIXES
+from manygp.data.streams import write_field_parts, write_frame_parts
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
@@ -35,6 +38,8 @@ __all__ = ["Prediction"]
 
 # Components of at most this many cells times draws are kept; larger predictions are computed anew for each question.
 _MAX_KEPT = 4_000_000
+# Cells that are written to a file at once.
+_PART_CELLS = 200_000
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
 # Draws of every cell in scores that have no closed form.
@@ -68,7 +73,8 @@ class Prediction(TogetherMixin):
     device
         Where the components and the likelihood live.
     exposure
-        What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
+        For flat cell numbers (b,): what the likelihood is told of them, such as the exposure of counts; None for
+        nothing.
     rows
         Inputs of the rows as the user knows them, for export; `inputs` by default.
     axes
@@ -91,7 +97,7 @@ class Prediction(TogetherMixin):
         outputs: IntArray,
         output_names: Sequence[Hashable],
         device: torch.device,
-        exposure: FloatArray | None = None,
+        exposure: Callable[[IntArray], Tensor | None] | None = None,
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
@@ -309,10 +315,55 @@ class Prediction(TogetherMixin):
         has the one dimension "cell". Stacked dimensions stay one, with their levels as plain coordinates, so that
         `to_netcdf` can write it all.
         """
-        lower, upper = self.interval(level)
-        values = {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
+        values = self._statistics(level)
         dataset: xarray.Dataset = storable(as_dataset(values, self._rows, self.output_names, self._axes))
         return dataset.assign_attrs(level=level)
+
+    def write(self, path: str | Path, level: float = 0.9) -> None:
+        """Write mean, std and interval of all cells to a file, part by part, so that they need not fit into memory.
+
+        A Zarr or NetCDF file holds what `to_xarray` tells, a CSV or Parquet file what `to_frame` tells. What was there
+        before stays until all is written.
+
+        Parameters
+        ----------
+        path
+            A .zarr, .nc, .nc4, .csv or .parquet file.
+        level
+            Probability of the interval.
+        """
+        path, step = Path(path), max(1, _PART_CELLS // math.prod(self.shape[1:]))
+        parts = [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
+        if path.suffix.lower() not in FIELD_SUFFIXES:
+            write_frame_parts(path, (self._part(rows).to_frame(level) for rows in parts))
+            return
+
+        def compute(rows: slice) -> dict[str, FloatArray]:
+            return self._part(rows)._statistics(level)
+
+        write_field_parts(path, compute, parts, self._rows, self.output_names, self._axes, {"level": level})
+
+    def _statistics(self, level: float) -> dict[str, FloatArray]:
+        lower, upper = self.interval(level)
+        return {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
+
+    def _part(self, rows: slice) -> "Prediction":
+        """The prediction at some successive rows, or of some successive cells of a list."""
+        first, is_list = rows.start * math.prod(self.shape[1:]), len(self.shape) == 1
+        return Prediction(
+            lambda cells: self._components(cells + first),
+            (rows.stop - rows.start, *self.shape[1:]),
+            self._likelihood,
+            self._scaling,
+            self._chunk_cells,
+            self.inputs[rows],
+            self._outputs[rows] if is_list else self._outputs,
+            self.output_names[rows] if is_list else self.output_names,
+            self._device,
+            None if self._exposure is None else self._exposure[rows],
+            self._rows.iloc[rows],
+            self._axes,
+        )
 
     # -- one chunk at a time -------------------------------------------------------------------------------------
 
@@ -353,7 +404,7 @@ class Prediction(TogetherMixin):
                 y,
                 self._likelihood.is_discrete,
             )
-        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
+        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
         s = mean.shape[0]
         spread = sum(
             (_absolute_moment(mean - mean.roll(k, 0), variance + variance.roll(k, 0)).mean(0) for k in range(s)),
@@ -409,9 +460,8 @@ class Prediction(TogetherMixin):
         return [result.reshape(self.shape) for result in results]
 
     def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
-        if self._exposure is None:
-            return None
-        return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
+        told = None if self._exposure is None else self._exposure(cells)
+        return None if told is None else told.to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
         Y = as_pandas(Y)

@@ -154,7 +154,7 @@ def test_two_scales_have_the_covariance_of_the_dense_posterior(rng, table):
     A, R = model.explained(e), model.covariance(points, e)
     n = len(seen.y)
     S = R - A @ A.T
-    S_NN = S[:n, :n] + model.noise_of(which[:n]).diag()
+    S_NN = S[:n, :n] + model.output_noise(which[:n]).diag()
     b = torch.linalg.solve(S_NN, S[:n, n:]).T
     rest = S[n:, n:] - b @ S[:n, n:]
     rows = A[n:] - b @ A[:n]

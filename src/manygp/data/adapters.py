@@ -20,7 +20,7 @@ from manygp.data.grid import Grid
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names, label_cells
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
-from manygp.data.stored import Stored, as_stored
+from manygp.data.stored import SMALL, Stored, as_stored
 from manygp.data.table import BoolArray, FloatArray
 from manygp.errors import DataError
 
@@ -28,8 +28,6 @@ __all__ = ["as_inputs", "as_table", "cells_table", "own_features", "own_inputs",
 
 # Squares of larger inputs are beyond double precision.
 _LARGEST_INPUT = 1e150
-# Values on disk of up to so many numbers are read at once.
-_SMALL = 30_000_000
 
 
 def as_table(
@@ -95,7 +93,7 @@ def as_table(
     stored = as_stored(Y, mask)
     values: Any
     observed: BoolArray | None
-    if stored is not None and (isinstance(Y, Stored) or stored.num_stored > _SMALL):
+    if stored is not None and (isinstance(Y, Stored) or stored.num_stored > SMALL):
         values, observed = stored, None
     else:
         if stored is not None and not isinstance(Y, np.ndarray) and not is_dataarray(Y):

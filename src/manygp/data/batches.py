@@ -20,7 +20,7 @@ from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["Batch", "CellPlan", "GridPlan", "Plan"]
+__all__ = ["Batch", "CellPlan", "GridPlan", "Plan", "known_noise"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,8 @@ class Batch:
         Weight of each output's own term, shape (p,).
     exposure
         What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
+    noise
+        Known variance of the noise of each cell, shape (b,); None if the table knows none.
     members, num_given
         Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
         before the groups' own cells, −1 for none, shape (g, c).
@@ -58,6 +60,7 @@ class Batch:
     cell_weight: float
     output_weight: FloatArray
     exposure: FloatArray | None = None
+    noise: FloatArray | None = None
     members: IntArray | None = None
     num_given: int = 0
 
@@ -160,6 +163,7 @@ class GridPlan(Plan):
             # An output meets every one of the input batches, so only the split of the outputs needs undoing.
             output_weight=np.full(len(outputs), float(self.num_output_batches)),
             exposure=None if self.table.exposure is None else self.table.exposure[rows[at]],
+            noise=known_noise(self.table, self.scaling, rows[at], outputs[column]),
         )
 
 
@@ -215,7 +219,14 @@ class CellPlan(Plan):
             cell_weight=float(self.num_batches),
             output_weight=self.num_batches * share,
             exposure=None if self.table.exposure is None else self.table.exposure[row],
+            noise=known_noise(self.table, self.scaling, row, output),
         )
+
+
+def known_noise(table: Table, scaling: Scaling, row: IntArray, output: IntArray) -> FloatArray | None:
+    """Return the known variance of the noise of some cells in scaled units, None if the table knows none."""
+    variance = table.known_variance(row, output)
+    return None if variance is None else variance / scaling.y_scale[output] ** 2
 
 
 def _shuffled(count: int, largest: int, rng: np.random.Generator) -> Iterator[IntArray]:

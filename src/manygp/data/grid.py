@@ -19,7 +19,7 @@ __all__ = ["Grid"]
 # Cells of a block of rows that are read at once, however many a chunk should have; and cells of a part of a stored grid
 # that stands for all of it.
 _MOST_CELLS, _PART_CELLS = 2**25, 30_000_000
-# Stretches of successive rows that such a part has at least.
+# Stretches of successive rows that such a part has at least, of a row or more.
 _LEAST_STRETCHES = 32
 
 
@@ -153,7 +153,7 @@ class Grid(Table):
 
     def places(self) -> PlaceArray:
         """Return the flat positions of the observed cells in `Y`, shape (c,)."""
-        self._check_in_memory()
+        self.check_in_memory()
         size = self.num_inputs * self.num_outputs
         places: PlaceArray = np.empty(self.num_observed, dtype=np.int32 if size < 2**31 else np.int64)
         start = 0
@@ -165,9 +165,15 @@ class Grid(Table):
 
     def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
-        self._check_in_memory()
+        self.check_in_memory()
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
+
+    def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
+        """Return the known variance of the noise of some cells, None where nothing is known of it."""
+        if self.y_std is None:
+            return None
+        return np.square(np.broadcast_to(self.y_std, (self.num_inputs, self.num_outputs))[row, output])
 
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
         """Return input rows and values of the observed cells of one output."""
@@ -229,9 +235,12 @@ class Grid(Table):
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
         rows, width = np.arange(self.num_inputs), max(1, max_cells // self.num_inputs)
+        # A sparse array by rows would be walked through for every few outputs.
+        columns = self.Y.tocsc() if sparse.issparse(self.Y) and self.mask is None else None
         for begin in range(0, self.num_outputs, width):
             chosen = slice(begin, min(begin + width, self.num_outputs))
-            block = self.block(rows, np.arange(chosen.start, chosen.stop))
+            of = np.arange(chosen.start, chosen.stop)
+            block = self.block(rows, of) if columns is None else _dense(columns[:, chosen])
             row, output = np.nonzero(~np.isnan(block))
             yield chosen, row, output, block[row, output]
 
@@ -246,12 +255,19 @@ class Grid(Table):
         Y[self.places()] = values
         return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
 
+    def with_inputs(self, X: FloatArray) -> Grid:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+        new = Grid(X, self.Y, self.output_names, mask=self.mask)
+        new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
+        return new
+
     def value_chunks(self) -> Iterator[FloatArray]:
         """Yield all values that were observed, some at a time; zeros of a sparse grid once for each chunk."""
         for rows in self.row_chunks():
             held = self.Y[rows]
             if sparse.issparse(held) and self.mask is None:
-                yield np.r_[0.0, held.data[~np.isnan(held.data)]]
+                zero = [0.0] if held.nnz < held.shape[0] * held.shape[1] else []
+                yield np.r_[zero, held.data[~np.isnan(held.data)]]
             else:
                 values = _dense(held)
                 yield values[self._seen(values, rows)]
@@ -284,7 +300,7 @@ class Grid(Table):
 
     def _some_rows(self, max_cells: int, rng: np.random.Generator) -> IntArray:
         """Rows of about so many cells, ascending, in stretches that are read at once."""
-        count = max(1, max_cells // self.num_outputs)
+        count = max(_LEAST_STRETCHES, max_cells // self.num_outputs)
         if count >= self.num_inputs:
             return np.arange(self.num_inputs)
         block = self.Y.block[0] if isinstance(self.Y, Stored) else 1
@@ -292,7 +308,8 @@ class Grid(Table):
         starts = np.sort(rng.choice(self.num_inputs // length, count // length, replace=False)) * length
         return (starts[:, None] + np.arange(length)).reshape(-1)
 
-    def _check_in_memory(self) -> None:
+    def check_in_memory(self) -> None:
+        """Refuse, for those who need all cells at once, a table that is stored."""
         if self.is_stored:
             raise DataError(
                 f"This needs all {self.num_inputs:,} x {self.num_outputs:,} cells in memory, and they are stored "
@@ -304,6 +321,7 @@ class Grid(Table):
         Y = self.block(rows, np.arange(self.num_outputs))
         part = Grid(self.X[rows], Y, self.output_names, feature_names=self.feature_names)
         part.exposure = None if self.exposure is None else self.exposure[rows]
+        part.y_std = self.y_std if self.y_std is None or len(self.y_std) == 1 else self.y_std[rows]
         return part
 
     def sum_by_output(self, values: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from manygp.data.batches import Batch, Plan
+from manygp.data.batches import Batch, Plan, known_noise
 from manygp.data.cells import Cells
 from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, Table
@@ -203,6 +203,7 @@ class GroupPlan(Plan):
             y=self.scaling.scale_y(y, output),
             cell_weight=float(self.num_batches),
             output_weight=self.num_batches * share,
+            noise=known_noise(self.table, self.scaling, row, output),
             members=index,
             num_given=self.num_given,
         )

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
 
@@ -26,18 +27,23 @@ _SMALLEST = 1e-150
 class Scaling:
     """An affine map of inputs and of every output to comparable size: scaled = (raw - center) / scale.
 
+    Inputs with seasons have points on circles behind them first, see `with_circles`.
+
     Parameters
     ----------
     x_center, x_scale
-        One number per input column, shape (d,).
+        One number per input column, shape (d,), or (d + 2 k,) with k seasons.
     y_center, y_scale
         One number per output, shape (p,).
+    seasons
+        Column and period of every season, shape (k, 2); None where there are none.
     """
 
     x_center: FloatArray
     x_scale: FloatArray
     y_center: FloatArray
     y_scale: FloatArray
+    seasons: FloatArray | None = None
 
     @classmethod
     def fit(cls, table: Table, inputs: bool = True, outputs: OutputScale = "output") -> Scaling:
@@ -65,6 +71,11 @@ class Scaling:
         return cls(x_center, x_scale, y_center, y_scale)
 
     @property
+    def num_features(self) -> int:
+        """Number of input columns as the user has them."""
+        return len(self.x_center) - (0 if self.seasons is None else 2 * len(self.seasons))
+
+    @property
     def num_outputs(self) -> int:
         """Number of outputs."""
         return len(self.y_center)
@@ -74,12 +85,13 @@ class Scaling:
         return replace(self, y_center=self.y_center[outputs], y_scale=self.y_scale[outputs])
 
     def scale_x(self, X: FloatArray) -> FloatArray:
-        """Return inputs in scaled units, shape (..., d)."""
+        """Return inputs in scaled units, shape (..., d), with circles of seasons behind them."""
+        X = X if self.seasons is None else with_circles(X, self.seasons)
         return (X - self.x_center) / self.x_scale
 
     def unscale_x(self, X: FloatArray) -> FloatArray:
         """Return scaled inputs in the user's units, shape (..., d)."""
-        return X * self.x_scale + self.x_center
+        return (X * self.x_scale + self.x_center)[..., : self.num_features]
 
     def scale_y(self, y: FloatArray, outputs: IntArray | None = None) -> FloatArray:
         """Return values in scaled units; `outputs` names the output of each entry of the last axis."""
@@ -107,13 +119,13 @@ class Scaling:
             "x_scale": self.x_scale,
             "y_center": self.y_center,
             "y_scale": self.y_scale,
-        }
+        } | ({} if self.seasons is None else {"seasons": self.seasons})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> Scaling:
         """Rebuild a scaling from what `arrays` returned."""
-        names = ("x_center", "x_scale", "y_center", "y_scale")
-        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in names))
+        names = ("x_center", "x_scale", "y_center", "y_scale", "seasons")
+        return cls(**{name: np.asarray(arrays[name], dtype=np.float64) for name in names if name in arrays})
 
     def _pick(self, outputs: IntArray | None) -> tuple[FloatArray, FloatArray]:
         if outputs is None:

@@ -16,7 +16,10 @@ from manygp.data.numbers import is_dataarray
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["Stored", "StoredArray", "StoredRows", "as_stored"]
+__all__ = ["SMALL", "Stored", "StoredArray", "StoredRows", "as_stored"]
+
+# Values on disk of up to so many numbers are read at once.
+SMALL = 30_000_000
 
 # About what a disk reads as fast as more of it, where a store has no chunks of its own; in numbers.
 _BLOCK_NUMBERS = 2**17
@@ -82,13 +85,14 @@ class StoredArray(Stored):
         self.block = max(1, min(n, chunks[0])), max(1, min(p, chunks[1]))
 
     def read(self, rows: slice, outputs: slice) -> FloatArray:
+        self._release()
         values = np.asarray(self.array[rows, outputs], dtype=np.float64)
         if self.mask is not None:
             values = np.where(np.asarray(self.mask[rows, outputs], dtype=np.bool_), values, np.nan)
         return values
 
     def _release(self) -> None:
-        """Let go of the pages of a memory map that were read, which would count as memory of this process."""
+        """Let go of the pages of a memory map that were read before, which would count as memory of this process."""
         for array in (self.array, self.mask):
             # Only where nothing could have been written to them.
             if isinstance(array, np.memmap) and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
@@ -100,7 +104,6 @@ class StoredArray(Stored):
             for of, columns in _spans(outputs, self.block[1]):
                 part = self.read(at, of)
                 values[np.ix_(own, columns)] = part[np.ix_(rows[own] - at.start, outputs[columns] - of.start)]
-        self._release()
         return values
 
 

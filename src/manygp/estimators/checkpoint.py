@@ -117,7 +117,7 @@ class Checkpoint(Journal):
         """Take note of where a fit begins, and of what the survey has found."""
         described = copy.copy(estimator)
         described.model_, described.scaling_ = model, scaling
-        described.n_features_in_, described.n_outputs_ = len(scaling.x_center), scaling.num_outputs
+        described.n_features_in_, described.n_outputs_ = scaling.num_features, scaling.num_outputs
         self.start = {
             "sizes": described._sizes(),
             "model": {name: value.detach().clone() for name, value in model.state_dict().items()},

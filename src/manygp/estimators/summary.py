@@ -73,7 +73,8 @@ class SummaryMixin:
         found = self._lengthscales()
         if found is None:
             raise SettingError("This model has no lengthscales that can be told in your units: look at model_.")
-        return found
+        # Circles of seasons, behind the inputs, have no units.
+        return found[..., : self.n_features_in_]
 
     def summary(self) -> str:
         """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""

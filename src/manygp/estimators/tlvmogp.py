@@ -2,22 +2,23 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import gpytorch
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
 from manygp.data.splits import block_split, random_split
-from manygp.data.table import FloatArray
+from manygp.data.table import FloatArray, IntArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
+from manygp.estimators.cell_noise import check_cell_noise, noise_of_cells
 from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
 from manygp.estimators.neighbors import NeighborGroups
 from manygp.estimators.preset import PUBLISHED
@@ -46,9 +47,10 @@ __all__ = ["TLVMOGP"]
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
+NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
-_NEIGHBORS, _LEAST_CELLS = 48, 2000
+_NEIGHBORS, _LEAST_CELLS = 48, 1000
 # What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
 # these shares at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
@@ -76,7 +78,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 2,000 observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 1,000 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
@@ -93,11 +95,17 @@ class TLVMOGP(AdaptiveEstimator):
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
+        "rbf", "matern12", "matern32", "matern52", with seasons in units of an input or of dates, such as
+        "rbf * periodic(24)" or "rbf + periodic('year')", see `docs/seasons.md`; or a GPyTorch kernel on the embedding
+        space.
     likelihood
         "gaussian" (with a noise of each output's own, see "pooled-gaussian", where the data show one), "student-t",
         "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the values), a
         likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
+    noise
+        "constant" gives an output the same Gaussian noise at all inputs; "per-input" multiplies it by a factor of every
+        input of the table, which is learnt and drawn to 1, so that months, days or passes of an instrument may differ.
+        See `y_std` of `fit` for noise that is known.
     bound
         "standard", or "tight": closer to the evidence by a closed form for Gaussian noise, at about twice the cost of a
         step, and by one more learned number for other likelihoods.
@@ -175,6 +183,7 @@ class TLVMOGP(AdaptiveEstimator):
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
+        noise: str = "constant",
         bound: str = "standard",
         latent_posterior: str = "full",
         latent_prior_mean: Any = None,
@@ -204,6 +213,7 @@ class TLVMOGP(AdaptiveEstimator):
         self.embedding = embedding
         self.kernel = kernel
         self.likelihood = likelihood
+        self.noise = noise
         self.bound = bound
         self.latent_posterior = latent_posterior
         self.latent_prior_mean = latent_prior_mean
@@ -225,6 +235,7 @@ class TLVMOGP(AdaptiveEstimator):
 
     model_: TransformedLatentModel
     _knows_exposure = True
+    _knows_y_std = True
     _reads_batches = True
     _config_class = TLVMOGPConfig
     # A free noise would explain the published start away.
@@ -250,7 +261,7 @@ class TLVMOGP(AdaptiveEstimator):
             return None
         # The embedding stays near the identity, whose first dimensions are the inputs.
         lengthscale = model.units * model.gp.kernel.base_kernel.lengthscale[0]
-        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale
+        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale[:d]
 
     def lipschitz_interval(self) -> tuple[float, float]:
         """Certified bounds on how much the residual network stretches distances, see `embeddings.Residual`."""
@@ -270,8 +281,16 @@ class TLVMOGP(AdaptiveEstimator):
         if table.exposure is not None:
             self._check_exposure(likelihood)
         check_scaled(self.standardize, likelihood)
+        check_cell_noise(self.noise, table, likelihood)
         begin = begin_at_data if self._preset.from_data else begin_at_prior
         return begin(self, table, likelihood, rng, generator)
+
+    def _of_cells(
+        self,
+        exposure: Callable[[IntArray], Tensor | None],
+        locate: Callable[[IntArray], tuple[Tensor, Tensor]],
+    ) -> Callable[[IntArray], Tensor | None]:
+        return exposure if self.model_.cell_noise is None else noise_of_cells(self.model_, locate)
 
     def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
         """Cells that every cell is conditioned on beside the inducing points."""
@@ -383,6 +402,7 @@ class TLVMOGP(AdaptiveEstimator):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         check_kernel("kernel", self.kernel)
         check_likelihood(self.likelihood, automatic=("auto",))
+        check_choice("noise", self.noise, NOISES)
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)

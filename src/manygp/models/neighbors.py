@@ -50,28 +50,37 @@ class ObservedCells(nn.Module):
         Input and output of every cell, shape (c,).
     y
         Values, shape (c,).
+    noise
+        Known variances of their noise, shape (c,); None where nothing is known.
     """
 
     inputs: Tensor
     row: Tensor
     output: Tensor
     y: Tensor
+    noise: Tensor | None
 
-    def __init__(self, num_inputs: int, num_features: int, num_cells: int):
+    def __init__(self, num_inputs: int, num_features: int, num_cells: int, has_noise: int = 0):
         super().__init__()
         self.register_buffer("inputs", torch.zeros(num_inputs, num_features, dtype=torch.float64))
         for name in ("row", "output"):
             self.register_buffer(name, torch.zeros(num_cells, dtype=torch.int32))
         self.register_buffer("y", torch.zeros(num_cells, dtype=torch.float64))
+        self.register_buffer("noise", torch.zeros_like(self.y) if has_noise else None)
 
     @classmethod
-    def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor) -> "ObservedCells":
+    def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor, noise: Tensor | None = None) -> "ObservedCells":
         """Cells as they are told."""
         num_inputs, num_features = inputs.shape
-        cells = cls(num_inputs, num_features, len(y))
-        for name, values in {"inputs": inputs, "row": row, "output": output, "y": y}.items():
-            getattr(cells, name).copy_(values)
+        cells = cls(num_inputs, num_features, len(y), int(noise is not None))
+        for name, values in {"inputs": inputs, "row": row, "output": output, "y": y, "noise": noise}.items():
+            if values is not None:
+                getattr(cells, name).copy_(values)
         return cells
+
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of cells like these."""
+        return (*self.inputs.shape, len(self.y), int(self.noise is not None))
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,8 @@ class NeighborPredictor:
             self.cells.output.cpu().numpy().astype(np.int64),
         )
         self._known = KnownInputs(self.cells.inputs)
+        # Noise variances of all observed cells.
+        self.cell_noise = model.noise_of(self.cells.output.long(), self.cells.row.long(), self.cells.noise).detach()
         with torch.no_grad():
             self._Linv = model.gp.whitening()
             self._alpha = self._Linv.T @ self.q.mean
@@ -200,7 +211,7 @@ class NeighborPredictor:
         e, A, mean, slope = self.explained(both)
         n, at = len(cells), torch.arange(len(x), device=x.device).unsqueeze(-1)
         with torch.no_grad():
-            near = self._nearest(both, e, A, n + at, index, found >= 0)
+            near = self._nearest(both, self.cell_noise[cells], e, A, n + at, index, found >= 0)
         index, seen = index.gather(1, near), found.gather(1, near) >= 0
         # Neighbours first, the cell itself last.
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
@@ -214,7 +225,7 @@ class NeighborPredictor:
     def noise(self, local: Local) -> Float[Tensor, "b n"]:
         """Noise variances of the neighbours, 1 where there is none."""
         seen = local.seen[:, :-1]
-        return self.model.noise_of(local.points.outputs[local.at[:, :-1]]) * seen + ~seen
+        return self.cell_noise[local.cells[local.at[:, :-1]]] * seen + ~seen
 
     def misfit(self, local: Local) -> Float[Tensor, "b n"]:
         """What q(v) leaves of the values of neighbours, 0 where there is none."""
@@ -267,16 +278,17 @@ class NeighborPredictor:
                 mean = A @ self.q.mean
         return e, A, mean + model.terms.mean(points), slope + model.terms.slope(points)
 
-    def _nearest(self, both: Points, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor) -> Tensor:
-        """Places among the candidates that are most correlated with a cell under S."""
+    def _nearest(
+        self, both: Points, noise: Tensor, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor
+    ) -> Tensor:
+        """Places among the candidates, the first points, that are most correlated with a cell under S."""
         k = min(self.k, index.shape[1])
         if k == index.shape[1]:
             return torch.arange(k, device=e.device).expand(len(index), -1)
         one, others = both[at,], both[index,]
         S = self._cross(one, others, e[at], e[index], A[at], A[index]).squeeze(1)
-        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.noise_of(both.outputs)
-        own = own + self.model.terms.variance(both)
-        share = S.square() / own[index]
+        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.terms.variance(both)
+        share = S.square() / (own[: len(noise)] + noise)[index]
         return torch.where(seen, share, -1.0).topk(k, dim=1).indices
 
     def _cross(self, a: Points, b: Points, ea: Tensor, eb: Tensor, Aa: Tensor, Ab: Tensor) -> Tensor:

@@ -91,7 +91,8 @@ class _Block:
         e, self.A, self.mean, slope = predictor.explained(self.points)
         self.k = CovarianceAmong(model.gp.kernel, e)
         self.terms = _TermTables(list(model.terms), self.points)
-        self.noise = model.noise_of(self.points.outputs)
+        # Of observed cells, which alone are neighbours.
+        self.noise = predictor.cell_noise[self.cells]
         # S_ii without noise, and what it is without terms that belong to observations.
         left = kernel_diagonal(model.gp.kernel, e) - self.A.square().sum(-1)
         self.own = left + model.terms.variance(self.points)

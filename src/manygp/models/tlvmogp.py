@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manygp.functions import Joint
 from manygp.kernels import cross_covariance, is_fused, plain_covariance
 from manygp.likelihoods import Gaussian, Likelihood
+from manygp.models.cell_noise import CellNoise
 from manygp.models.joint.transformed import TransformedJoint
 from manygp.models.joint.two_scales import TwoScaleJoint
 from manygp.models.latent_variable import LatentVariableModel
@@ -80,12 +81,15 @@ class TransformedLatentModel(LatentVariableModel):
         Least and largest inputs in units, shape (2, d), beyond which Φ bends no more; None where it may.
     observed
         The cells of the fit, which predictions from neighbours need; None without.
+    cell_noise
+        Gaussian noise that cells have beside that of their outputs; None without.
     """
 
     embedding: nn.Module
     gp: InducingGP
     box: Tensor | None
     observed: ObservedCells | None
+    cell_noise: CellNoise | None
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class TransformedLatentModel(LatentVariableModel):
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
         self.num_neighbors = num_neighbors
-        self.observed, self.has_noise = None, True
+        self.observed, self.cell_noise, self.has_noise = None, None, True
         self.register_buffer("box", None)
 
     @property
@@ -147,7 +151,10 @@ class TransformedLatentModel(LatentVariableModel):
             return self._group_evidence(batch, generator)
         h, outputs = self.latents.rsample(batch.outputs, batch.column, generator), batch.outputs[batch.column]
         beside = self.terms.mean(Points(batch.x, outputs, batch.row, h))
-        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, batch.exposure, beside)
+        extra = batch.exposure
+        if self.cell_noise is not None:
+            extra = self.cell_noise.beside(self.output_noise(outputs), batch.row, batch.noise)
+        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, extra, beside)
 
     def _group_evidence(self, batch: CellBatch, generator: torch.Generator) -> VecchiaEvidence:
         """Groups of cells given their conditioning sets, see `VecchiaEvidence`."""
@@ -161,11 +168,19 @@ class TransformedLatentModel(LatentVariableModel):
         A = self.explained(e)
         group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in vars(points).values()))
         R = self.covariance(group, e.index_select(0, at).unflatten(0, shape))
-        R = R + torch.diag_embed(self.noise_of(group.outputs))
+        noise = self.noise_of(outputs, batch.row, batch.noise)
+        R = R + torch.diag_embed(noise.index_select(0, at).unflatten(0, shape))
         return VecchiaEvidence.from_groups(A, R, y - self.terms.mean(points), batch.groups)
 
-    def noise_of(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
-        """Noise variance of cells of some outputs, for groups, which are of Gaussian observations."""
+    def noise_of(
+        self, outputs: Int[Tensor, " b"], row: Int[Tensor, " b"], known: Float[Tensor, " b"] | None
+    ) -> Float[Tensor, " b"]:
+        """Noise variance of observed cells: that of their outputs, and what they have beside it."""
+        own = self.output_noise(outputs)
+        return own if self.cell_noise is None else own + self.cell_noise.beside(own, row, known)
+
+    def output_noise(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
+        """Noise variance of some outputs with Gaussian observations."""
         assert isinstance(self.likelihood, Gaussian)
         return self.likelihood.noise_of(outputs)
 
@@ -194,6 +209,8 @@ class TransformedLatentModel(LatentVariableModel):
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
+        if self.cell_noise is not None:
+            kl_h = kl_h + self.cell_noise.penalty()
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     def without_noise(self) -> "TransformedLatentModel":

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
-# Deviations of outputs from loadings that their latent vectors say, as a share of these.
-_DEVIATION = 0.3
+# Deviations of outputs from loadings that their latent vectors say, as a share of these, and the least variance.
+_DEVIATION, _LEAST_SPREAD = 0.05, 1e-12
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class RowValues(nn.Module):
         self.center.zero_()[0] = spread[0]
         self.slope.zero_()[:, 1:] = torch.diag(spread[1:]).to(self.slope)[:, : len(self.center) - 1]
         self.deviation.zero_()
-        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square())
+        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square().clamp(min=_LEAST_SPREAD))
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
         """−log N(δ_p | 0, diag(τ²)) without its constant."""

@@ -17,7 +17,7 @@ class CellBatch:
     """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased.
 
     `row` numbers the inputs of the table, for models that know them one by one; `groups` say which cells are
-    conditioned on which, where the bound is one of groups.
+    conditioned on which, where the bound is one of groups; `noise` are known variances of the noise of cells.
     """
 
     x: Float[Tensor, "b d"]
@@ -29,6 +29,7 @@ class CellBatch:
     row: Int[Tensor, " b"]
     exposure: Float[Tensor, " b"] | None = None
     groups: Groups | None = None
+    noise: Float[Tensor, " b"] | None = None
 
     @classmethod
     def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
@@ -51,6 +52,7 @@ class CellBatch:
             exposure=None if batch.exposure is None else move(batch.exposure, dtype),
             row=move(batch.row, torch.int64),
             groups=groups,
+            noise=None if batch.noise is None else move(batch.noise, torch.float64),
         )
 
 

@@ -10,7 +10,20 @@ import xarray
 import zarr
 from scipy import sparse
 
-from manygp.data import Grid, GridPlan, Scaling, adapters, as_stored, as_table, grid, random_split, tiles
+from manygp.data import (
+    Grid,
+    GridPlan,
+    Scaling,
+    adapters,
+    archives,
+    as_stored,
+    as_table,
+    grid,
+    random_split,
+    read_table,
+    stores,
+    tiles,
+)
 from manygp.data.exposure import size_factors
 from manygp.data.stored import StoredArray, StoredRows
 from manygp.data.tiles import Side, ahead
@@ -198,7 +211,7 @@ def test_a_mask_is_read_with_the_values(kind, tmp_path):
 def test_what_is_small_is_read_and_what_is_large_stays(tmp_path, monkeypatch):
     array = DENSE["zarr"](tmp_path, GAPPY)
     assert not as_table(X, array).is_stored
-    monkeypatch.setattr(adapters, "_SMALL", 100)
+    monkeypatch.setattr(adapters, "SMALL", 100)
     assert as_table(X, array).is_stored
     field = as_table(X, dask_field(tmp_path, GAPPY))
     assert field.is_stored
@@ -210,8 +223,24 @@ def test_what_is_small_is_read_and_what_is_large_stays(tmp_path, monkeypatch):
     np.testing.assert_array_equal(genes.X, X)
 
 
+def test_large_files_stay_on_disk(tmp_path, monkeypatch):
+    for module in (adapters, archives, stores):
+        monkeypatch.setattr(module, "SMALL", 100)
+    field = xarray.DataArray(GAPPY.reshape(N, 3, 7), dims=("time", "lat", "lon"), name="t")
+    field.to_netcdf(tmp_path / "y.nc")
+    field.chunk({"time": 8}).to_zarr(tmp_path / "field.zarr", consolidated=False)
+    with h5py.File(tmp_path / "arrays.h5", "w") as file:
+        file["x"], file["y"] = X, GAPPY
+    backed(tmp_path, COUNTS)
+    for name, asked in {"y.nc": {}, "field.zarr": {}, "arrays.h5": {"x": ["x"], "y": ["y"]}, "y.h5ad": {}}.items():
+        table = read_table(tmp_path / name, **asked)
+        assert table.is_stored
+        np.testing.assert_array_equal(table.values(slice(0, N)), COUNTS if name == "y.h5ad" else GAPPY)
+
+
 def test_a_part_stands_for_the_whole(monkeypatch):
     monkeypatch.setattr(grid, "_PART_CELLS", 10 * P)
+    monkeypatch.setattr(grid, "_LEAST_STRETCHES", 5)
     table = Grid(X, StoredArray(Watched(GAPPY, (8, 6))))
     table.exposure = np.arange(1.0, N + 1.0)
     part = table.in_memory(np.random.default_rng(0))

@@ -33,6 +33,12 @@ def test_where_all_of_it_fits_the_model_is_that_of_memory(likelihood):
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
+@pytest.mark.parametrize("kind", [manygp.SVLMC, manygp.LVMOGP])
+def test_others_that_are_trained_on_batches_read_them_too(kind):
+    ours, theirs = (kind(epochs=1, progress=False).fit(X, y).model_.state_dict() for y in (StoredArray(Y), Y))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
 def test_tiles_and_a_part_for_the_survey_learn_the_same(monkeypatch):
     whole = manygp.TLVMOGP(**SETTINGS, corrections=()).fit(X, Y)
     monkeypatch.setattr(tiles, "TILE_CELLS", 400)
@@ -44,6 +50,8 @@ def test_tiles_and_a_part_for_the_survey_learn_the_same(monkeypatch):
     assert "row_effects" not in [made.name for made in parts.history_.corrections]
     errors = [model.evaluate(X, F)["mse"] for model in (whole, parts)]
     assert errors[1] < 1.5 * errors[0] < 0.02
+    with pytest.raises(DataError, match="needs all 120 x 12 cells in memory"):
+        parts.evaluate(table)
 
 
 def test_what_needs_all_cells_says_so(monkeypatch):
@@ -60,7 +68,7 @@ def test_what_needs_all_cells_says_so(monkeypatch):
 
 
 def test_exposure_and_checkpoint_of_a_stored_table(monkeypatch, tmp_path):
-    monkeypatch.setattr(adapters, "_SMALL", 10)
+    monkeypatch.setattr(adapters, "SMALL", 10)
     settings = SETTINGS | {"likelihood": "poisson", "epochs": 2}
     model = manygp.TLVMOGP(**settings).fit(X, rows_of(COUNTS), exposure="auto", checkpoint=tmp_path / "run")
     again = manygp.TLVMOGP(**settings).fit(X, rows_of(COUNTS), exposure="auto", checkpoint=tmp_path / "run")

@@ -132,3 +132,9 @@ def test_loadings_begin_at_those_of_factors(points):
     shocks.loading.follow_factors(spread)
     w = torch.cat([spread[:1].expand(*points.outputs.shape, 1), points.h * spread[1:]], -1)
     assert_close(shocks.variance(points), w.square().sum(-1))
+
+
+def test_a_factor_that_does_nothing_is_no_trouble(points):
+    shocks = SharedShocks(4, 2, 3)
+    shocks.loading.follow_factors(torch.tensor([0.5, 0.0, 3.0], dtype=torch.float64))
+    assert shocks.negative_log_prior(torch.arange(4)).isfinite().all()
