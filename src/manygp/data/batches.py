@@ -48,6 +48,8 @@ class Batch:
     members, num_given
         Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
         before the groups' own cells, −1 for none, shape (g, c).
+    key
+        Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
     """
 
     x: FloatArray
@@ -60,6 +62,7 @@ class Batch:
     exposure: FloatArray | None = None
     members: IntArray | None = None
     num_given: int = 0
+    key: int | None = None
 
     @property
     def num_cells(self) -> int:
@@ -101,6 +104,8 @@ class GridPlan(Plan):
         Maps inputs and values to scaled units as they are gathered.
     batch_inputs, batch_outputs
         Largest numbers of inputs and of outputs in a batch; None means all of them.
+    shard
+        Deals the outputs of one shard alone, see `ShardPlan`: its number, and how many there are.
     """
 
     table: Grid
@@ -111,6 +116,7 @@ class GridPlan(Plan):
         scaling: Scaling,
         batch_inputs: int | None = None,
         batch_outputs: int | None = None,
+        shard: tuple[int, int] = (0, 1),
     ) -> None:
         if not isinstance(table, Grid):
             raise DataError(
@@ -120,7 +126,10 @@ class GridPlan(Plan):
         self.table = table
         self.scaling = scaling
         self.num_input_batches = _num_batches(table.num_inputs, batch_inputs, "batch_inputs")
-        self.num_output_batches = _num_batches(table.num_outputs, batch_outputs, "batch_outputs")
+        number, count = shard
+        self.outputs = np.arange(number, table.num_outputs, count)
+        # That of the largest shard, so that all have as many.
+        self.num_output_batches = _num_batches(-(-table.num_outputs // count), batch_outputs, "batch_outputs")
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -129,7 +138,7 @@ class GridPlan(Plan):
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
         """Yield the batches of one epoch: inputs shuffled once, outputs anew for each input batch."""
         for rows in np.array_split(rng.permutation(self.table.num_inputs), self.num_input_batches):
-            for outputs in np.array_split(rng.permutation(self.table.num_outputs), self.num_output_batches):
+            for outputs in np.array_split(rng.permutation(self.outputs), self.num_output_batches):
                 # The order within a batch means nothing, and sorted indices gather faster.
                 yield self.batch(np.sort(rows), np.sort(outputs))
 
@@ -164,17 +173,27 @@ class CellPlan(Plan):
         Maps inputs and values to scaled units as they are gathered.
     batch_cells
         Largest number of cells in a batch; None means all of them.
+    shard
+        As in `GridPlan`.
     """
 
-    def __init__(self, table: Table, scaling: Scaling, batch_cells: int | None = None) -> None:
+    def __init__(
+        self, table: Table, scaling: Scaling, batch_cells: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> None:
         self.table = table
         self.scaling = scaling
         self._places = table.places()
         if not len(self._places):
             raise DataError("There is no observed cell to make batches of; give at least one value that is not NaN.")
+        number, count = shard
         self._counts = table.count_per_output()
         self._empty = np.flatnonzero(self._counts == 0)
-        self.num_batches = _num_batches(len(self._places), batch_cells, "batch_cells")
+        if count > 1:
+            self._places = self._places[table.cells(self._places)[1] % count == number]
+            self._empty = self._empty[self._empty % count == number]
+        # That of the largest shard, so that all have as many.
+        largest = max(int(self._counts[i::count].sum()) for i in range(count))
+        self.num_batches = _num_batches(largest, batch_cells, "batch_cells")
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""

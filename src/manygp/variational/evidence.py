@@ -15,6 +15,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor
 
+from manygp.exchange import ALONE, Exchange
 from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
 from manygp.linalg import (
     add_gram,
@@ -75,14 +76,21 @@ class Evidence(ABC):
         """(θ̂, Λ̂): where a natural step of rate 1 leads when each cell counts `weight` times."""
 
     def natural_step(
-        self, posterior: NaturalPosterior, weight: float, rate: float, prior: Natural | None = None
+        self,
+        posterior: NaturalPosterior,
+        weight: float,
+        rate: float,
+        prior: Natural | None = None,
+        exchange: Exchange = ALONE,
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Take a natural step of some rate; returns a data term, and the q(v) that it was computed with.
 
         That is the new q(v) here. A leaf whose work over the batch is different for every q(v) may do it once. `prior`
-        are θ and Λ of a prior of v other than N(0, I).
+        are θ and Λ of a prior of v other than N(0, I); where processes have a part of the batch each, the step leads to
+        the mean of their targets.
         """
-        posterior.step(*under_prior(self.natural_target(posterior, weight), prior), rate)
+        θ, Λ = exchange.mean(*under_prior(self.natural_target(posterior, weight), prior))
+        posterior.step(θ, Λ, rate)
         q = posterior.moments()
         return self.expected_log_lik(q), q
 

@@ -14,6 +14,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.exchange import ALONE, Exchange
 from manygp.kernels import CovarianceRows, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import (
@@ -113,13 +114,18 @@ class SiteEvidence(Evidence):
         return self._target(self._sites(posterior.moments()), weight)
 
     def natural_step(
-        self, posterior: NaturalPosterior, weight: float, rate: float, prior: Natural | None = None
+        self,
+        posterior: NaturalPosterior,
+        weight: float,
+        rate: float,
+        prior: Natural | None = None,
+        exchange: Exchange = ALONE,
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
         q = posterior.moments()
         sites = self._sites(q)
-        target = under_prior(self._target(sites, weight), prior)
-        natural_step(posterior, q, *target, rate, self._moves(sites))
+        θ, Λ = exchange.mean(*under_prior(self._target(sites, weight, exchange), prior))
+        natural_step(posterior, q, θ, Λ, rate, self._moves(sites), exchange=exchange)
         return sites.total, q
 
     def _sites(self, q: PosteriorMoments) -> _Sites:
@@ -161,18 +167,18 @@ class SiteEvidence(Evidence):
         return len(self.y) * (precisions(curvature) * diagonal).mean()
 
     @torch.no_grad()
-    def _target(self, sites: _Sites, weight: float) -> tuple[Tensor, Tensor]:
-        information, pull = self._trusted(sites)
+    def _target(self, sites: _Sites, weight: float, exchange: Exchange = ALONE) -> tuple[Tensor, Tensor]:
+        information, pull = self._trusted(sites, exchange)
         # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
         Λ = weight * information
         return weight * pull, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
 
-    def _trusted(self, sites: _Sites) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+    def _trusted(self, sites: _Sites, exchange: Exchange) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
         """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
         mean = sites.mean if self.level is None else sites.mean + self.level.detach()
         known = sites.slope, sites.curvature
         slope, β, is_held = trusted_sites(
-            self.likelihood, mean, sites.variance, self.y, self.outputs, self.exposure, known
+            self.likelihood, mean, sites.variance, self.y, self.outputs, self.exposure, known, exchange
         )
         if not is_held:
             return sites.information, sites.pull
@@ -186,7 +192,7 @@ class SiteEvidence(Evidence):
     @torch.no_grad()
     def _moves(self, sites: _Sites) -> Callable[[Tensor], Tensor] | None:
         """How far some cells move with the means of v; None where the target of a step is the optimum itself."""
-        if isinstance(self.likelihood, Gaussian) or not len(self.y):
+        if isinstance(self.likelihood, Gaussian):
             return None
         steep = sites.slope.abs().topk(min(_WATCHED_CELLS, len(self.y))).indices
         spread = torch.arange(0, len(self.y), max(1, len(self.y) // _WATCHED_CELLS), device=steep.device)
