@@ -199,7 +199,7 @@ def test_the_script_and_the_command_for_many_machines_run(tmp_path, monkeypatch)
     assert model.predict().shape == (24, 40)
     pd.DataFrame(model.predict(), columns=[f"y{i}" for i in range(40)]).rename_axis("x").to_csv("table.csv")
     (command,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    settings = "--set epochs=1 --set latent_dim=1 --set num_inducing=6 --set corrections=()"
+    settings = "--set epochs=1 --set latent_dim=1 --set num_inducing=6"
     told = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *command.split()[1:], *settings.split()],
         capture_output=True,

@@ -20,6 +20,7 @@ from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import (
     add_gram,
     from_lower,
+    gram,
     lower_product,
     safe_cholesky,
     triangular_inverse,
@@ -136,8 +137,10 @@ class SiteEvidence(Evidence):
             information, a = whitened(self.Linv, from_lower(walk.information)), self.Linv @ walk.s
             # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
             W = -0.5 * information
-            if walk.is_convex:
-                W += whitened(self.Linv, from_lower(walk.convex))
+            positive = (curvature > 0.0).nonzero().squeeze(-1)
+            if len(positive):
+                rows = self.K.at(positive).to(W.dtype) * curvature[positive].sqrt().unsqueeze(-1)
+                W += whitened(self.Linv, gram(rows))
             by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
         inputs = [*self.K.inputs, self.diagonal, q.mean, q.covariance]
         gradients = [*self.K.gradients(by_K, by_Kuu), curvature, a, W]
@@ -212,10 +215,9 @@ class _Walk:
         self.alpha, self.C = projection_matrices(Linv, q, self.ω)
         # μ, v, s = ∂E/∂μ and c = ∂E/∂v of every cell
         self.cells = Linv.new_empty(4, len(evidence.y))
-        # Kᵀ diag(β) K and Kᵀ diag(c) K of the cells with c > 0, lower triangles; Kᵀ s and Kᵀ diag(β) μ
-        self.information, self.convex = Linv.new_zeros(m, m), Linv.new_zeros(m, m)
+        # Kᵀ diag(β) K, its lower triangle; Kᵀ s and Kᵀ diag(β) μ
+        self.information, self.totals = Linv.new_zeros(m, m), [Linv.new_zeros(())]
         self.s, self.pull = Linv.new_zeros(m), Linv.new_zeros(m)
-        self.totals, self.is_convex = [Linv.new_zeros(())], False
         self._KC, self._product = evidence.K.room(Linv.dtype), evidence.K.room(Linv.dtype)
 
     def visit(self, rows: slice, K: Tensor) -> Tensor:
@@ -233,10 +235,6 @@ class _Walk:
         add_gram(self.information, torch.mul(K, β.sqrt().unsqueeze(-1), out=product))
         self.s.addmv_(K.T, slope)
         self.pull.addmv_(K.T, β * μ)
-        positive = (curvature > 0.0).nonzero().squeeze(-1)
-        if len(positive):
-            self.is_convex = True
-            add_gram(self.convex, K[positive] * curvature[positive].sqrt().unsqueeze(-1))
         # ∂/∂K = s αᵀ − 2 diag(c) K C
         return KC.mul_(-2.0 * curvature.unsqueeze(-1)).addr_(slope, self.alpha)
 

@@ -58,19 +58,17 @@ def trusted_sites(
 
     `known` are ∂E/∂μᵢ and ∂E/∂vᵢ at these marginals, if they are at hand; `exchange` leads to other cells of the batch.
     """
-    is_held = bool(len(y)) and bool(variance.max() > MAX_VARIANCE)
-    if known is None or is_held:
-        variance = variance.clamp(max=MAX_VARIANCE)
-        known = likelihood.site_derivatives(mean, variance, y, outputs, exposure)
-    slope, β = known[0], precisions(known[1])
-    if not likelihood.is_discrete:
-        return Sites(slope, β, is_held)
-    largest = exchange.largest(y.max() if len(y) else y.new_zeros(()))
-    if not len(y):
-        return Sites(slope, β, is_held)
-    most = float(_MAX_INFORMATION * (1.0 + largest))
-    if float(β.max()) <= most:
-        return Sites(slope, β, is_held)
+    seen = variance.clamp(max=MAX_VARIANCE)
+    slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure) if known is None else known
+    most = y.new_full((), torch.inf)
+    if likelihood.is_discrete:
+        most = _MAX_INFORMATION * (1.0 + exchange.largest(y.max() if len(y) else y.new_zeros(())))
+    # One look at what the device has found.
+    if not bool(((variance > MAX_VARIANCE) | (precisions(curvature) > most)).any()):
+        return Sites(slope, precisions(curvature), False)
+    if known is not None:
+        slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure)
+    β = precisions(curvature)
     # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
     share = (most / β.clamp(min=_TINY)).clamp(max=1.0)
     return Sites(slope * share, β * share, True)
