@@ -75,10 +75,8 @@ def untrained(kind):
         terms.append([Level.name])
     if kind == "neighbours":
         likelihood, terms = "gaussian", [*terms, [OwnPart.name, 3], [SharedShocks.name, 2], [SharedPart.name, 2, 3]]
-    sizes = {"num_features": 1, "num_outputs": 5, "latent_dim": 2, "num_inducing": 8, "spectral_bound": 0.1}
-    return manygp.TLVMOGP()._build(
-        sizes | {"prior_mean": False, "terms": terms, "coordinates": None, "likelihood": likelihood}
-    )
+    settings = manygp.TLVMOGP(2, 8, 4 if kind == "neighbours" else 0, spectral_bound=0.1, likelihood=likelihood)
+    return settings._build({"num_features": 1, "num_outputs": 5, "prior_mean": False, "terms": terms})
 
 
 @pytest.mark.parametrize("kind", LOOKS)
