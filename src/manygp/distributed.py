@@ -39,6 +39,8 @@ Made = TypeVar("Made")
 
 # How long ranks wait for one that lives: the first looks at the whole table before it begins.
 _PATIENCE = timedelta(hours=2)
+# What asks a rank to end; not every system has all of them.
+_REQUESTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def is_first() -> bool:
@@ -82,6 +84,7 @@ def fit(estimator: Fitted, *data: Any, traffic: "Traffic | None" = None, **setti
             return estimator.fit(*data, **settings)
         finally:
             estimator.progress = shown
+            estimator.__dict__.pop("_exchange", None)
 
 
 def _check(estimator: Estimator, settings: dict[str, Any]) -> None:
@@ -229,7 +232,7 @@ class RankExchange(Exchange):
             if len(self._requests.came) > 1:
                 raise KeyboardInterrupt
 
-        handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handlers = {number: signal.signal(number, note) for number in _REQUESTS}
         try:
             yield
         finally:

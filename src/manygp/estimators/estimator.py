@@ -266,12 +266,13 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
-            self._journal = self._exchange.journal(open_checkpoint, self, table, checkpoint, checkpoint_every)
-            self._exchange = self._exchange.with_shards(self._journal.shards(self._exchange.shards))
             try:
+                self._journal = self._exchange.journal(open_checkpoint, self, table, checkpoint, checkpoint_every)
+                self._exchange = self._exchange.with_shards(self._journal.shards(self._exchange.shards))
                 self._fit_table(table)
             finally:
-                del self._journal, self._exchange
+                for name in ("_journal", "_exchange"):
+                    self.__dict__.pop(name, None)
         self._after_fit()
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:
