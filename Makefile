@@ -8,8 +8,9 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_OUT ?= manygp-demo
 PYTEST_ARGS ?= --numprocesses auto
+SITE ?= build/site
 
-.PHONY: help demo test test-all lint format browser clean
+.PHONY: help demo test test-all test-matrix lint format docs dist browser clean
 
 help:
 	@echo "make demo      fit the built-in climate table, print the comparison, write figures to $(DEMO_OUT)/"
@@ -17,7 +18,10 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      the checks of make test without the tests"
 	@echo "make format    rewrite the sources in the house format"
-	@echo "make browser   Chromium, for the tests of reports in a browser (Debian and Ubuntu)"
+	@echo "make docs      build the site, its gallery included, into $(SITE)/ and look at it in a browser"
+	@echo "make dist      build wheel and sdist into dist/ and try the wheel in a clean environment"
+	@echo "make test-matrix  the tests of the core with other Pythons, and with the oldest versions allowed"
+	@echo "make browser   Chromium, for the tests of reports and of the site (Debian and Ubuntu)"
 	@echo "make clean     remove the environment, caches and the demo's output"
 
 demo: $(VENV)/.ready-demo
@@ -34,6 +38,22 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Warnings are errors, dead links among them. Examples that have not changed are not run again.
+docs: $(VENV)/.ready-docs
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --doctree-dir build/doctrees docs $(SITE)
+	MANYGP_SITE=$(SITE) $(BIN)/python -m pytest tests/test_site.py
+	@echo "The site is in $(SITE)/index.html"
+
+# SOURCE_DATE_EPOCH makes two builds of one commit equal to the byte.
+dist: $(VENV)/.ready-dev
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --outdir dist .
+	MANYGP_DIST=dist $(BIN)/python -m pytest tests/test_dist.py
+	@ls -l dist
+
+test-matrix: $(VENV)/.ready-dev
+	PATH=$(CURDIR)/$(BIN):$$PATH scripts/test_matrix.sh
 
 browser: $(VENV)/.ready-dev
 	PYTHON=$(BIN)/python scripts/install_browser.sh
@@ -53,10 +73,14 @@ $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) --editable '.[all,dev]'
 	@touch $@ $(VENV)/.ready-demo
 
+$(VENV)/.ready-docs: $(VENV)/.ready-dev
+	$(PIP_INSTALL) --editable '.[docs]'
+	@touch $@
+
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "ManyGP needs Python 3.11 or newer with the venv module; none was found: install one or say make PYTHON=/path/to/python." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist docs/gallery docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

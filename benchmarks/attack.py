@@ -32,8 +32,8 @@ from benchmarks.strange_data import command_lines, strange_tables
 from manygp.estimators import ESTIMATORS, Estimator, folders, persistence
 
 KINDS = ("calls", "lines", "tables", "folders", "kills", "readers", "writers")
-# Seconds that one attempt may take, and what an attacker may put where something else should be.
-_PATIENCE = 20.0
+# Seconds of CPU and of waiting that one attempt may take, and what an attacker may put where something else should be.
+_PATIENCE, _WAITING = 20.0, 300.0
 _STRANGE: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 7, 10**8, 10**9, 10**18, 2**63, -0.5, 0.5, 1e-300, 1e300, 1e308),
     *("", "auto", "rbf", "x" * 300, "a\0b", [], [1, 2], [[1.0]], {}, {"float": "nan"}, {"float": "inf"}),
@@ -57,8 +57,9 @@ class Tried:
     def attempt(self, what: str, action: Callable[[], None]) -> None:
         """Try something, which may answer or refuse."""
         self.count += 1
-        before = signal.signal(signal.SIGALRM, _too_long)
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+        before = [signal.signal(kind, _too_long) for kind in (signal.SIGPROF, signal.SIGALRM)]
+        signal.setitimer(signal.ITIMER_PROF, _PATIENCE)
+        signal.setitimer(signal.ITIMER_REAL, _WAITING)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -69,15 +70,17 @@ class Tried:
         except Exception as error:  # whatever else comes out is what is looked for
             self.failures.append(f"{what}: {type(error).__name__}, {str(error)[:80]!r}")
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGPROF, before[0])
+            signal.signal(signal.SIGALRM, before[1])
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.count} tried, {self.held} held", *(f"  {one}" for one in self.failures)])
 
 
 def _too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {_PATIENCE:.0f} s")
+    raise TimeoutError(f"more than {_PATIENCE:.0f} s of work, or {_WAITING:.0f} s in all")
 
 
 def table(rows: int = 12, outputs: int = 3) -> tuple[np.ndarray, np.ndarray]:

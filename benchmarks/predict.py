@@ -1,9 +1,10 @@
-"""Time and memory of the predictive mixture over a whole grid, beside GPyTorch sample by sample.
+"""Time and memory of predictions over a whole grid: the mixture over draws, and neighbours.
 
-`python -m benchmarks.predict [--quick]` fits 3,395 stations x 30 months for an epoch, predicts every cell with 20 draws
-of the latent vectors, asks a GPyTorch sparse GP with the same kernel, inducing points and q(u) for its predictive
-distribution at the same embeddings, one draw at a time, and prints one JSON line. Times are medians of interleaved
-repeats.
+`python -m benchmarks.predict [--quick] [--inputs 30] [--outputs 3395] [--engine mixture neighbors]` fits stations x
+months for an epoch and prints one JSON line. The mixture with 20 draws of the latent vectors stands beside a GPyTorch
+sparse GP with the same kernel, inducing points and q(u) at the same embeddings, one draw at a time, and beside
+`num_samples="auto"`; quantiles by Newton steps beside bisections; predictions from neighbours in tiles beside those of
+the same cells one by one. Times are those of the processor, medians of interleaved repeats.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gpytorch
@@ -20,7 +22,7 @@ from gpytorch.variational import CholeskyVariationalDistribution, VariationalStr
 from torch import Tensor
 
 import manygp
-from manygp.data.climate import make_climate
+from manygp.data.climate import Stations, make_climate
 
 
 class _GPyTorchGP(gpytorch.models.ApproximateGP):
@@ -51,7 +53,7 @@ def embeddings(estimator: manygp.TLVMOGP, X: np.ndarray) -> list[Tensor]:
     model, p = estimator.model_, estimator.n_outputs_
     x = torch.as_tensor(estimator.scaling_.scale_x(X)).repeat_interleave(p, 0)
     with torch.no_grad():
-        draws = model.latents.sample(torch.arange(p), estimator.num_samples, estimator._seed)
+        draws = model.latents.sample(torch.arange(p), 20, estimator._seed)
         return [model.embed(x, h.repeat(len(X), 1)) for h in draws]
 
 
@@ -68,44 +70,107 @@ def gpytorch_mixture(gp: _GPyTorchGP, points: list[Tensor]) -> tuple[Tensor, Ten
     return mean.mean(0), torch.stack(variances).mean(0) + mean.var(0, unbiased=False)
 
 
-def main() -> None:
-    """Run the benchmark and print its JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the stations, fewer repeats")
-    arguments = parser.parse_args()
-    stations = make_climate(340 if arguments.quick else 3_395, 30)
-    # Without effects of single inputs, which GPyTorch has not.
-    settings = {"latent_dim": 3, "num_inducing": 200, "epochs": 1, "corrections": ("noise",), "progress": False}
-    estimator = manygp.TLVMOGP(**settings).fit(stations.X, stations.Y)
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the processor that a call takes, and what it returns; time of the wall is that of others too."""
+    started = time.process_time()
+    result = function()
+    return time.process_time() - started, result
+
+
+def bisected(dist: manygp.Prediction, level: float) -> np.ndarray:
+    """The quantile of a mixture of Gaussians by sixty bisections, which the library took before Newton steps."""
+
+    def bisect(mean: Tensor, variance: Tensor, outputs: Tensor, *_: Any) -> Tensor:
+        m, v = dist._likelihood.predictive_moments(mean, variance, outputs)
+        reach = (v / min(level, 1.0 - level)).sqrt()
+        lower, upper = (m - reach).amin(0), (m + reach).amax(0)
+        for _ in range(60):
+            middle = 0.5 * (lower + upper)
+            below = dist._likelihood.predictive_cdf(mean, variance, middle, outputs).mean(0) < level
+            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        return (0.5 * (lower + upper)).unsqueeze(0)
+
+    return dist._scaling.unscale_mean(dist._map(bisect, 1), dist._outputs)[0]
+
+
+def mixture(stations: Stations, settings: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """The mixture over 20 draws, GPyTorch's, and one component where f is linear; a quantile by both ways."""
+    estimator = manygp.TLVMOGP(num_neighbors=0, **settings).fit(stations.X, stations.Y)
     before = peak_mb()
     estimator.predict_dist(stations.X, observation_noise=False).variance.sum()
     extra = peak_mb() - before
     gp, points = _GPyTorchGP(estimator.model_).eval(), embeddings(estimator, stations.X)
-    ours, theirs = [], []
-    for _ in range(2 if arguments.quick else 5):
-        started = time.perf_counter()
-        dist = estimator.predict_dist(stations.X, observation_noise=False)
-        variance = dist.variance
-        ours.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        _, reference = gpytorch_mixture(gp, points)
-        theirs.append(time.perf_counter() - started)
+    seconds: dict[str, list[float]] = {"draws": [], "auto": [], "gpytorch": [], "newton": [], "bisection": []}
+    for _ in range(repeats):
+        estimator.num_samples = 20
+        used, variance = timed(lambda: estimator.predict_dist(stations.X, observation_noise=False).variance)
+        seconds["draws"].append(used)
+        used, (_, reference) = timed(lambda: gpytorch_mixture(gp, points))
+        seconds["gpytorch"].append(used)
+        few = estimator.predict_dist(stations.X[: max(1, 20_000 // estimator.n_outputs_)])
+        few.mean.sum()
+        used, newton = timed(lambda few=few: few.quantile(0.95))
+        seconds["newton"].append(used)
+        used, bisection = timed(lambda few=few: bisected(few, 0.95))
+        seconds["bisection"].append(used)
+        estimator.num_samples = "auto"
+        used, quick = timed(lambda: estimator.predict_dist(stations.X, observation_noise=False).variance)
+        seconds["auto"].append(used)
     scaled = variance.reshape(-1) / np.square(np.tile(estimator.scaling_.y_scale, len(stations.X)))
-    print(
-        json.dumps(
-            {
-                "benchmark": "predict",
-                "cells": variance.size,
-                "num_samples": estimator.num_samples,
-                "num_inducing": len(estimator.inducing_points_),
-                "seconds": round(statistics.median(ours), 3),
-                "gpytorch_seconds": round(statistics.median(theirs), 3),
-                "speedup_vs_gpytorch": round(statistics.median(theirs) / statistics.median(ours), 2),
-                "extra_memory_mb": round(extra, 1),
-                "largest_relative_difference": float(np.abs(reference.numpy() / scaled - 1.0).max()),
-            }
-        )
-    )
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    # Of twenty draws, whose standard deviations have errors of their own.
+    relative = np.abs(np.sqrt(quick / variance) - 1.0)
+    return {
+        "num_inducing": len(estimator.inducing_points_),
+        **{f"{name}_seconds": round(value, 3) for name, value in median.items()},
+        "speedup_vs_gpytorch": round(median["gpytorch"] / median["draws"], 2),
+        "speedup_of_auto": round(median["draws"] / median["auto"], 2),
+        "is_linear": estimator._predictor(estimator.model_).share == 1.0,
+        "relative_difference_of_std": float(np.median(relative)),
+        "speedup_of_quantiles": round(median["bisection"] / median["newton"], 2),
+        "largest_difference_of_quantiles": float(np.abs(newton - bisection).max()),
+        "extra_memory_mb": round(extra, 1),
+        "largest_relative_difference": float(np.abs(reference.numpy() / scaled - 1.0).max()),
+    }
+
+
+def neighbors(stations: Stations, settings: dict[str, Any], num_cells: int) -> dict[str, Any]:
+    """Predictions from neighbours: tiles of cells on the first rows of the table, and some of these one by one."""
+    estimator = manygp.TLVMOGP(num_neighbors=48, **settings).fit(stations.X, stations.Y)
+    p, predictor = estimator.n_outputs_, estimator._predictor(estimator.model_)
+    cells = torch.arange(min(len(stations.X) * p, num_cells) // p * p)
+    x = torch.as_tensor(estimator.scaling_.scale_x(stations.X))[cells // p]
+    tiled, (mean, variance) = timed(lambda: predictor(x, cells % p))
+    few = slice(0, min(len(cells), 1_000))
+    single, (expected, spread) = timed(lambda: predictor.one_by_one(x[few], cells[few] % p))
+    relative = (variance[0, few] / spread).sqrt() - 1.0
+    return {
+        "cells": len(cells),
+        "microseconds_a_cell": round(1e6 * tiled / len(cells), 1),
+        "one_by_one": round(1e6 * single / len(expected), 1),
+        "speedup": round(single / len(expected) * len(cells) / tiled, 2),
+        "largest_error_of_mean_in_std": float(((mean[0, few] - expected).abs() / spread.sqrt()).max()),
+        "largest_relative_error_of_std": float(relative.abs().max()),
+    }
+
+
+def main() -> None:
+    """Run the benchmark and print its JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the stations, fewer repeats")
+    parser.add_argument("--inputs", type=int, default=30)
+    parser.add_argument("--outputs", type=int, default=3_395)
+    parser.add_argument("--engine", choices=("mixture", "neighbors"), nargs="+", default=("mixture", "neighbors"))
+    arguments = parser.parse_args()
+    stations = make_climate(arguments.outputs // (10 if arguments.quick else 1), arguments.inputs)
+    # Without effects of single inputs, which GPyTorch has not.
+    settings = {"latent_dim": 3, "num_inducing": 200, "epochs": 1, "corrections": ("noise",), "progress": False}
+    result: dict[str, Any] = {"benchmark": "predict", "shape": stations.Y.shape}
+    if "mixture" in arguments.engine:
+        result["mixture"] = mixture(stations, settings, 2 if arguments.quick else 5)
+    if "neighbors" in arguments.engine:
+        result["neighbors"] = neighbors(stations, settings, 10_000 if arguments.quick else 100_000)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Outputs with inputs of their own: a list of observations instead of a table.
+"""
+Outputs with inputs of their own
+================================
 
-Twenty patients, each measured at a few times of their own, never at the same ones. Every observation is a cell: when,
-who, how much.
+A list of observations instead of a table. Twenty patients, each measured at a few times of their own, never at the
+same ones. Every observation is a cell: when, who, how much.
 """
 
 import numpy as np
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 
@@ -27,9 +30,12 @@ value = response(time, who) + 0.1 * rng.normal(size=300)
 model = manygp.TLVMOGP(epochs=100).fit_cells(time[:, None], [patients[i] for i in who], value)
 
 # One patient's whole course with intervals, from about fifteen points of its own and what others share with it.
-grid = np.linspace(0.0, 12.0, 7)[:, None]
-print(model.predict_dist(grid, outputs="patient 07").to_frame().round(2).to_string(index=False))
+print(model.predict_dist(np.arange(0.0, 12.0, 2.0)[:, None], outputs="patient 07").to_frame().round(2))
 
 # Predictions for any pairs of time and patient, in one call.
 dist = model.predict_cells([[3.0], [9.0]], ["patient 00", "patient 19"])
 print("mean", dist.mean.round(2), "truth", response(np.array([3.0, 9.0]), np.array([0, 19])).round(2))
+
+grid = np.linspace(0.0, 12.0, 80)
+three = model.predict_dist(grid[:, None], outputs=patients[:3])
+figure = plots.plot_series(three, truth=np.stack([response(grid, i) for i in range(3)], axis=1), x_label="hour")

@@ -1,12 +1,16 @@
-"""Counts with size factors: traps on a meadow, some of them open longer than others.
+"""
+Counts with size factors
+========================
 
-Twenty species are counted in 150 traps. A species is common where it likes the ground, and every trap catches in
-proportion to the days that it was open. A fifth of the counts is lost.
+Traps on a meadow, some of them open longer than others. Twenty species are counted in 150 traps. A species is common
+where it likes the ground, and every trap catches in proportion to the days that it was open. A fifth of the counts is
+lost.
 """
 
 import numpy as np
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 
@@ -27,3 +31,7 @@ print(f"Species 0 most likely escapes trap {dist.zero_probability()[:, 0].argmax
 per_day = model.predict(places[:3], outputs=[0, 1])
 print("Expected catch of two species in a day, at three traps:")
 print(per_day.round(2))
+
+day = model.predict_dist(places, outputs=range(3))
+maps = {f"species {j}": day.mean[:, j] for j in range(3)}
+figure = plots.plot_map(*places.T, maps, unit="expected catch in a day", axis_labels=("east", "north"))

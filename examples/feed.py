@@ -1,10 +1,16 @@
-"""A feed: a model that is fitted once takes in day after day what sensors send, gaps and a mistake included."""
+"""
+A feed
+======
+
+A model that is fitted once takes in day after day what sensors send, gaps and a mistake included.
+"""
 
 import time
 
 import numpy as np
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 days, sensors, first = 150, 8, 120
@@ -34,3 +40,6 @@ error = np.sqrt(np.mean(np.concatenate(errors) ** 2))
 alone = np.sqrt(np.mean((truth[first - 1] - truth[first:]) ** 2))
 print(f"fit {fit_seconds:.1f} s, a day {np.mean(seconds):.2f} s")
 print(f"error of gaps {error:.2f}; that of the last day of the fit {alone:.2f}")
+figure = plots.plot_series(
+    model.predict_dist(X, outputs=range(3)), observed=Y[:, :3], truth=truth[:, :3], x_label="day"
+)

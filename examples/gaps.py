@@ -1,12 +1,16 @@
-"""From a numpy table with gaps to calibrated predictions.
+"""
+Gaps in sensors
+===============
 
-Thirty sensors follow two common signals, each in its own proportion. A third of the readings is lost: half of that
-scattered, half in long outages. The model fills the losses from the sensor's own past and from its fellows.
+From a numpy table with gaps to calibrated predictions. Thirty sensors follow two common signals, each in its own
+proportion. A third of the readings is lost: half of that scattered, half in long outages. The model fills the losses
+from the sensor's own past and from its fellows.
 """
 
 import numpy as np
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 
@@ -32,3 +36,6 @@ print(f"{lost.sum()} of {lost.size} readings are missing")
 print(f"typical error where they are: {np.sqrt(np.mean((dist.mean - complete)[lost] ** 2)):.3f} (noise alone: 0.100)")
 print(f"90% intervals hold {inside[lost].mean():.0%} of them")
 print(model.evaluate(X, np.where(lost, complete, np.nan)))
+
+few = model.predict_dist(X, outputs=[0, 2, 4])
+figure = plots.plot_series(few, observed=Y[:, :6:2], held_out=np.where(lost, complete, np.nan)[:, :6:2], x_label="hour")

@@ -1,4 +1,6 @@
-"""Temperatures of places that were never measured, from those of their neighbours.
+"""
+Places that were never measured
+===============================
 
 Months of sea surface temperatures are the inputs, cells of the ocean the outputs. Half of the cells are held out
 altogether, and predicted from latitude and longitude alone; then four months of each are given to the same model.
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 months = np.arange(24.0)[:, None]
@@ -30,10 +33,14 @@ known, new = np.split(rng.permutation(len(places)), [len(places) // 2])
 model = manygp.TLVMOGP(coordinate_system="sphere", latent_dim=6, num_inducing=150, epochs=6)
 model.fit(months, temperatures[:, known], output_coordinates=places[known])
 
-scores = model.predict_new_outputs(months, output_coordinates=places[new]).score(temperatures[:, new])
+dist = model.predict_new_outputs(months, output_coordinates=places[new])
+scores = dist.score(temperatures[:, new])
 print(f"{len(new)} cells never seen: error {scores['mse'] ** 0.5:.2f}, 90% intervals hold {scores['coverage90']:.0%}")
 
 few = np.where(np.arange(24)[:, None] % 6 == 0, temperatures[:, new], np.nan)
 adapted = model.adapt(months, few, output_coordinates=places[new], output_names=[f"new {i}" for i in new])
 after = adapted.evaluate(months, temperatures[:, new], outputs=[f"new {i}" for i in new])
 print(f"with four months of each: error {after['mse'] ** 0.5:.2f} degrees")
+
+july = {"truth": temperatures[6, new], "predicted from neighbours": dist.mean[6]}
+figure = plots.plot_map(*places[new].T[::-1], july, uncertainty={"its uncertainty": dist.std[6]}, unit="°C")

@@ -1,4 +1,9 @@
-"""A ManyGP model is a scikit-learn estimator: it goes into pipelines, and its settings can be searched."""
+"""
+Pipelines and searches
+======================
+
+A ManyGP model is a scikit-learn estimator: it goes into pipelines, and its settings can be searched.
+"""
 
 import numpy as np
 from sklearn.decomposition import PCA

@@ -1,7 +1,10 @@
-"""Counts of genes in the spots of a tissue section: an AnnData in, smooth maps and a map of the genes out.
+"""
+Counts of genes in space
+========================
 
-Reads the Visium section `visium_dlpfc_151673.h5ad` from the folder that MANYGP_DATA names, a corner of it so that this
-takes seconds; without the file, a section is made up. A tenth of the counts is held out.
+An AnnData goes in, smooth maps and a map of the genes come out. Reads the Visium section ``visium_dlpfc_151673.h5ad``
+from the folder that MANYGP_DATA names, a corner of it so that this takes seconds; without the file, a section is made
+up. A tenth of the counts is held out.
 """
 
 import os
@@ -12,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 path = Path(os.environ.get("MANYGP_DATA", ".")) / "visium_dlpfc_151673.h5ad"
@@ -34,3 +38,7 @@ scores = model.evaluate(section, mask=hidden, exposure=model.exposure_)
 print(f"Held-out counts: nll {scores['nll']:.2f}, in their 90% intervals {scores['coverage90']:.0%}")
 model.annotate(section)
 print("Layers:", list(section.layers), "and latent vectors of genes:", section.varm["manygp_latent"].shape)
+
+gene = section.var_names[0]
+maps = {"counts": section.to_df()[gene], "smooth": section.to_df("manygp_mean")[gene]}
+figure = plots.plot_map(*section.obsm["spatial"].T, maps, title=f"gene {gene}", axis_labels=("x", "y"))

@@ -1,4 +1,8 @@
-"""An xarray field with holes, filled, with intervals, as an xarray field again.
+"""
+A climate field with holes
+==========================
+
+An xarray field with holes, filled, with intervals, as an xarray field again.
 
 Five years of monthly temperatures on a grid of latitudes and longitudes. Clouds hide a fifth of the cells, and a
 corner of the map was not watched for a year. Time is the input, every place is an output.
@@ -9,6 +13,7 @@ import pandas as pd
 import xarray as xr
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 time = pd.date_range("2015-01-01", periods=60, freq="MS")
@@ -34,3 +39,4 @@ error = np.sqrt(((filled["mean"] - complete) ** 2).where(lost).mean())
 print(filled)
 print(f"{int(lost.sum())} of {field.size} cells are missing; error {float(error):.2f} degrees (noise alone: 0.50)")
 print(f"90% intervals hold {float(inside):.0%} of them")
+figure = plots.plot_map(filled.sel(time="2017-06-01"))

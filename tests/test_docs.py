@@ -19,6 +19,7 @@ import manygp.demo
 import manygp.training
 from manygp.baselines import Interpolation
 from manygp.estimators import ESTIMATORS
+from manygp.windows import WindowImputer
 
 from .ranks import run_ranks
 
@@ -37,6 +38,8 @@ LISTED = (
     ".kernels",
     ".embeddings",
     ".training",
+    ".spatial",
+    ".windows",
 )
 
 
@@ -96,6 +99,7 @@ BESIDE = {
     ],
     "manygp.baselines": [Interpolation],
     "manygp.paper": [manygp.demo],
+    "manygp.windows": [WindowImputer],
 }
 FOREIGN = {"manygp.plots": {"plots", "Figure"}}
 
@@ -156,7 +160,9 @@ def test_the_snippets_on_containers_run():
 
 def test_the_snippets_for_a_start_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
+    page = "".join(
+        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("getting_started", "troubleshooting")
+    )
     snippets = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "logging" not in text]
     names = {}
     exec("".join(snippets).replace("TLVMOGP()", "TLVMOGP(epochs=2)"), names)
@@ -166,6 +172,26 @@ def test_the_snippets_for_a_start_run(tmp_path, monkeypatch):
     assert names["scores"]["num_cells"] == names["hidden"].to_numpy().sum()
     assert names["same"].predict().equals(names["mean"])
     assert not names["filled"].isna().any(axis=None)
+
+
+@pytest.mark.parametrize("page", ["scikit_learn", "gpytorch", "pypots"])
+def test_the_snippets_for_those_who_come_from_elsewhere_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip({"scikit_learn": "optuna", "gpytorch": "gpytorch", "pypots": "numpy"}[page])
+    text = (ROOT / "docs" / "coming_from" / f"{page}.md").read_text(encoding="utf-8")
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), names)
+    if page == "scikit_learn":
+        assert names["search"].best_params_["num_latents"] in (1, 2)
+        assert len(names["study"].trials) == 3
+        assert np.array_equal(names["same"].predict(names["X"]), names["mean"])
+    elif page == "gpytorch":
+        assert names["mean"].shape == (2, 2)
+    else:
+        gap = np.isnan(names["series"])
+        error = names["filled"] - names["complete"]
+        assert np.sqrt(np.mean(error[gap] ** 2)) < 0.5 * names["complete"].std()
+        assert not error[~gap].any()
 
 
 def test_the_worked_examples_of_the_architecture_run():
@@ -211,6 +237,33 @@ def test_the_script_and_the_command_for_many_machines_run(tmp_path, monkeypatch)
     assert told.stderr.count("Saved to model.") == 1
     assert manygp.load("model").output_names_ == tuple(f"y{i}" for i in range(40))
     assert not Path("run").exists()
+
+
+def test_the_snippets_on_genes_run():
+    pytest.importorskip("anndata")
+    page = (ROOT / "docs" / "spatial.md").read_text(encoding="utf-8")
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
+    ranked, section = names["ranked"], names["section"]
+    # The gene that is the same everywhere comes last, the one that varies most far ahead of it.
+    assert ranked.index[-1] == "7"
+    rate = names["rate"]
+    truth = rate.var(0) / (rate.var(0) + rate.mean(0))
+    assert np.abs(ranked["spatial_share"].sort_index() - truth).max() < 0.15
+    assert {"manygp_mean", "manygp_std"} <= set(section.layers)
+
+
+def test_the_snippets_on_large_data_run(tmp_path, monkeypatch):
+    zarr, xarray = pytest.importorskip("zarr"), pytest.importorskip("xarray")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "large_data.md").read_text(encoding="utf-8")
+    names = {}
+    snippets = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    exec(snippets.replace("epochs=20", "epochs=2, num_inducing=20"), names)
+    assert zarr.open_array("y.zarr").shape == (120, 15)
+    assert xarray.open_zarr("field.zarr", consolidated=False)["mean"].shape == (120, 15)
+    assert len(pd.read_parquet("some.parquet")) == 100
+    assert names["model"].config_.num_neighbors == 0
 
 
 def test_the_snippets_on_feeds_run():

@@ -13,7 +13,10 @@ PROMISES = {
     "counts": lambda names: 0.82 <= names["scores"]["coverage90"] <= 0.97,
     "feed": lambda names: names["error"] < 0.25 * names["alone"] and not names["model"].refit_advised_,
     "gaps": lambda names: 0.85 <= names["inside"][names["lost"]].mean() <= 1.0,
-    "region_mean": lambda names: names["together"].mean() > 1.1 * names["alone"].mean(),
+    "region_mean": lambda names: (
+        names["together"].mean() > 1.1 * names["alone"].mean() and len(names["figure"].axes) >= 3
+    ),
+    "robot_arm": lambda names: names["scores"]["mse"] < 0.5 * names["boosted"] and names["scores"]["coverage90"] > 0.8,
     "sea_temperature": lambda names: names["after"]["mse"] < names["scores"]["mse"] < 1.0,
     "spatial_counts": lambda names: 0.8 <= names["scores"]["coverage90"] <= 0.97 and len(names["section"].layers) == 2,
     "sklearn_pipeline": lambda names: names["search"].best_params_ == {"tlvmogp__latent_dim": 3},
@@ -27,6 +30,7 @@ PROMISES = {
 def test_an_example_keeps_its_promise(name, capsys):
     names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
     assert PROMISES[name](names)
+    assert name == "sklearn_pipeline" or names["figure"].axes
     assert capsys.readouterr().out
 
 
@@ -36,4 +40,5 @@ def test_every_example_is_tested():
 
 @pytest.mark.parametrize("name", sorted(PROMISES))
 def test_an_example_is_short(name):
-    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 40
+    _, _, program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").split('"""', 2)
+    assert len(program.strip().splitlines()) < 40

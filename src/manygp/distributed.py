@@ -10,10 +10,12 @@ what they say about q(u), and the sum of the gradients of what outputs share; ro
 """
 
 import atexit
+import math
 import os
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -272,6 +274,13 @@ class _SharedJournal(Journal):
     @property
     def is_due(self) -> bool:
         return self.is_active and self._exchange.common(lambda: self._own.is_due)
+
+    @property
+    def seconds_left(self) -> float:
+        # Ranks end together, by the clock of the first.
+        if math.isinf(self.deadline):
+            return math.inf
+        return self._exchange.common(lambda: self.deadline - time.perf_counter())
 
     def begin(self) -> State | None:
         return self._exchange.common(self._own.begin) if self.is_active else None

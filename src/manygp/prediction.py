@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +18,18 @@ from manygp.data.containers import output_columns, row_index
 from manygp.data.fields import as_dataset, input_names, storable
 from manygp.data.names import find_outputs, given_names
 from manygp.data.numbers import as_numbers, as_pandas
+from manygp.data.stores import FIELD_SUFFIXES
+from manygp.data.streams import write_field_parts, write_frame_parts
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import check_memory
 from manygp.summaries import JointCells
 from manygp.summaries.aggregate import checked_levels
+from manygp.summaries.quantiles import mixture_quantile
 from manygp.summaries.scores import crps_by_cdf, crps_by_draws
 from manygp.summaries.together import TogetherMixin, check_draws
+from manygp.training.progress import tracked
 
 if TYPE_CHECKING:
     import xarray
@@ -33,9 +38,8 @@ __all__ = ["Prediction"]
 
 # Components of at most this many cells times draws are kept; larger predictions are computed anew for each question.
 _MAX_KEPT = 4_000_000
-_BISECTIONS = 60
-# Quantiles of discrete values stop here, where float64 still tells neighbours apart.
-_LARGEST_INTEGER = 2.0**50
+# Cells that are written to a file at once.
+_PART_CELLS = 200_000
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
 # Draws of every cell in scores that have no closed form.
@@ -69,13 +73,17 @@ class Prediction(TogetherMixin):
     device
         Where the components and the likelihood live.
     exposure
-        What the means of counts are multiplied by in each row, or in each cell of a list; None for 1.
+        For flat cell numbers (b,): what the likelihood is told of them, such as the exposure of counts; None for
+        nothing.
     rows
         Inputs of the rows as the user knows them, for export; `inputs` by default.
     axes
         What the container of the fit called inputs and outputs.
     together
         All cells together, with the noise of observations or without; None if only single cells are known.
+    progress
+        Whether to show how far a long computation is: True, False, or "auto" for a bar on a terminal and the log
+        elsewhere.
     """
 
     def __init__(
@@ -89,17 +97,18 @@ class Prediction(TogetherMixin):
         outputs: IntArray,
         output_names: Sequence[Hashable],
         device: torch.device,
-        exposure: FloatArray | None = None,
+        exposure: Callable[[IntArray], Tensor | None] | None = None,
         rows: pd.DataFrame | None = None,
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
+        progress: bool | str = False,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
         self._outputs, self._device, self._exposure = outputs, device, exposure
         self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._together_by = together
+        self._together_by, self._progress = together, progress
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.output_names[:3])) + (", ..." if len(self.output_names) > 3 else "")
@@ -170,8 +179,8 @@ class Prediction(TogetherMixin):
         levels = checked_levels(q)
 
         def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            bisect = self._bisect_integers if self._likelihood.is_discrete else self._bisect
-            return torch.stack([bisect(mean, variance, outputs, exposure, float(level)) for level in levels])
+            cells = self._likelihood, mean, variance, outputs, exposure
+            return torch.stack([mixture_quantile(*cells, float(level)) for level in levels])
 
         values = self._scaling.unscale_mean(self._map(quantiles, len(levels)), self._outputs)
         return values[0] if np.ndim(q) == 0 else values
@@ -306,10 +315,55 @@ class Prediction(TogetherMixin):
         has the one dimension "cell". Stacked dimensions stay one, with their levels as plain coordinates, so that
         `to_netcdf` can write it all.
         """
-        lower, upper = self.interval(level)
-        values = {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
+        values = self._statistics(level)
         dataset: xarray.Dataset = storable(as_dataset(values, self._rows, self.output_names, self._axes))
         return dataset.assign_attrs(level=level)
+
+    def write(self, path: str | Path, level: float = 0.9) -> None:
+        """Write mean, std and interval of all cells to a file, part by part, so that they need not fit into memory.
+
+        A Zarr or NetCDF file holds what `to_xarray` tells, a CSV or Parquet file what `to_frame` tells. What was there
+        before stays until all is written.
+
+        Parameters
+        ----------
+        path
+            A .zarr, .nc, .nc4, .csv or .parquet file.
+        level
+            Probability of the interval.
+        """
+        path, step = Path(path), max(1, _PART_CELLS // math.prod(self.shape[1:]))
+        parts = [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
+        if path.suffix.lower() not in FIELD_SUFFIXES:
+            write_frame_parts(path, (self._part(rows).to_frame(level) for rows in parts))
+            return
+
+        def compute(rows: slice) -> dict[str, FloatArray]:
+            return self._part(rows)._statistics(level)
+
+        write_field_parts(path, compute, parts, self._rows, self.output_names, self._axes, {"level": level})
+
+    def _statistics(self, level: float) -> dict[str, FloatArray]:
+        lower, upper = self.interval(level)
+        return {"mean": self.mean, "std": self.std, "lower": lower, "upper": upper}
+
+    def _part(self, rows: slice) -> "Prediction":
+        """The prediction at some successive rows, or of some successive cells of a list."""
+        first, is_list = rows.start * math.prod(self.shape[1:]), len(self.shape) == 1
+        return Prediction(
+            lambda cells: self._components(cells + first),
+            (rows.stop - rows.start, *self.shape[1:]),
+            self._likelihood,
+            self._scaling,
+            self._chunk_cells,
+            self.inputs[rows],
+            self._outputs[rows] if is_list else self._outputs,
+            self.output_names[rows] if is_list else self.output_names,
+            self._device,
+            None if self._exposure is None else self._exposure[rows],
+            self._rows.iloc[rows],
+            self._axes,
+        )
 
     # -- one chunk at a time -------------------------------------------------------------------------------------
 
@@ -350,7 +404,7 @@ class Prediction(TogetherMixin):
                 y,
                 self._likelihood.is_discrete,
             )
-        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs)
+        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
         s = mean.shape[0]
         spread = sum(
             (_absolute_moment(mean - mean.roll(k, 0), variance + variance.roll(k, 0)).mean(0) for k in range(s)),
@@ -381,35 +435,6 @@ class Prediction(TogetherMixin):
         f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
         return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
 
-    def _bisect(self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float) -> Tensor:
-        """Solve cdf(y) = level between bounds that hold the quantiles of all components."""
-        m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-        # By Chebyshev's inequality no component has its quantile farther out.
-        reach = (v / min(level, 1.0 - level)).sqrt()
-        lower, upper = (m - reach).amin(0), (m + reach).amax(0)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (lower + upper)
-            below = self._cdf(mean, variance, outputs, middle, exposure) < level
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return 0.5 * (lower + upper)
-
-    def _bisect_integers(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None, level: float
-    ) -> Tensor:
-        """The smallest integer y with cdf(y) ≥ level: doubled until it is passed, then halved in on."""
-
-        def is_below(y: Tensor) -> Tensor:
-            return self._cdf(mean, variance, outputs, y, exposure) < level
-
-        lower, upper = torch.full_like(mean[0], -1.0), torch.zeros_like(mean[0])
-        while (below := is_below(upper)).any() and upper.max() < _LARGEST_INTEGER:
-            lower, upper = torch.where(below, upper, lower), torch.where(below, 2.0 * upper + 1.0, upper)
-        while ((upper - lower) > 1.0).any():
-            middle = (0.5 * (lower + upper)).floor()
-            below = is_below(middle)
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        return upper
-
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
@@ -435,9 +460,8 @@ class Prediction(TogetherMixin):
         return [result.reshape(self.shape) for result in results]
 
     def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
-        if self._exposure is None:
-            return None
-        return torch.as_tensor(self._exposure[cells // math.prod(self.shape[1:])]).to(like)
+        told = None if self._exposure is None else self._exposure(cells)
+        return None if told is None else told.to(like)
 
     def _as_values(self, Y: Any) -> FloatArray:
         Y = as_pandas(Y)
@@ -454,7 +478,8 @@ class Prediction(TogetherMixin):
 
     def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, tuple[Tensor, Tensor, Tensor]]]:
         everything = len(cells) == math.prod(self.shape)
-        for start in range(0, len(cells), self._chunk_cells):
+        starts = range(0, len(cells), self._chunk_cells)
+        for start in tracked(starts, self._progress, "predicting"):
             chunk = cells[start : start + self._chunk_cells]
             parts = self._kept.get(start) if everything else None
             if parts is None:

@@ -127,7 +127,7 @@ def two_scales(rng, table, noise=None):
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs)
     p, h = table.num_outputs, model.latents.dim
     d = table.num_features
-    terms = [OwnPart(p, h, d), SharedPart(p, h, d, 2, 3, 0.5), SharedShocks(p, h, 2, 0.5)]
+    terms = [OwnPart(p, h, d), SharedPart(p, h, d, 2, 3), SharedShocks(p, h, 2)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     if noise is not None:
         model.likelihood.noise = torch.tensor(noise)
@@ -154,7 +154,7 @@ def test_two_scales_have_the_covariance_of_the_dense_posterior(rng, table):
     A, R = model.explained(e), model.covariance(points, e)
     n = len(seen.y)
     S = R - A @ A.T
-    S_NN = S[:n, :n] + model.noise_of(which[:n]).diag()
+    S_NN = S[:n, :n] + model.output_noise(which[:n]).diag()
     b = torch.linalg.solve(S_NN, S[:n, n:]).T
     rest = S[n:, n:] - b @ S[:n, n:]
     rows = A[n:] - b @ A[:n]

@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from manygp.data import Grid, GroupPlan
 from manygp.data.groups import group_cells
+from manygp.models import tiles
 from manygp.models.amplitudes import fit_amplitudes
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.terms import OwnPart, Points, SharedPart, SharedShocks
@@ -119,7 +120,7 @@ def two_scale_model(rng, table, **settings):
     model = worlds.random_model(rng, features=table.num_features, num_outputs=table.num_outputs, **settings)
     p, h = table.num_outputs, model.latents.dim
     d = table.num_features
-    terms = [OwnPart(p, h, d), SharedShocks(p, h, 2, 0.5), SharedPart(p, h, d, 2, 1, 0.5)]
+    terms = [OwnPart(p, h, d), SharedShocks(p, h, 2), SharedPart(p, h, d, 2, 1)]
     model.terms.extend(worlds.shake(term, rng) for term in terms)
     return model
 
@@ -225,6 +226,22 @@ def test_predictions_do_not_depend_on_chunks(rng, table):
         one, spread = predictor(x[part], outputs[part])
         assert_close(one[0], mean[0, part], SAME_FORMULA)
         assert_close(spread[0], variance[0, part], SAME_FORMULA)
+
+
+@pytest.mark.parametrize("has_noise", [True, False])
+def test_tiles_of_cells_are_predicted_as_cells_one_by_one(rng, has_noise, monkeypatch):
+    monkeypatch.setattr(tiles, "_BLOCK", (8, 4))
+    monkeypatch.setattr(tiles, "_TILE", (2, 3))
+    table = worlds.random_grid(rng, num_inputs=20, num_outputs=9)
+    model = two_scale_model(rng, table, latent_posterior="full")
+    model.observed = observed(table)
+    predictor = NeighborPredictor(model if has_noise else model.without_noise(), 6, has_noise)
+    assert predictor.search.shares_inputs
+    x = np.concatenate([table.X, table.X[:5] + 0.1])
+    cells = rng.permutation(9 * len(x))[:150]
+    x, outputs = torch.as_tensor(x[cells // 9]), torch.as_tensor(cells % 9)
+    for found, wanted in zip(predictor(x, outputs), predictor.one_by_one(x, outputs), strict=True):
+        assert_close(found[0], wanted, SAME_FORMULA)
 
 
 def test_gradients_of_the_whole_bound(rng, table):

@@ -1,9 +1,11 @@
 """Kernels by name or given, and which of them the closed form computes."""
 
+import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
+from manygp import TLVMOGP
 from manygp.errors import SettingError
 from manygp.kernels import (
     KERNELS,
@@ -97,6 +99,18 @@ def test_one_lengthscale_for_all_dimensions_is_fused_too(rng):
     assert is_fused(kernel)
     a = worlds.normal(rng, 5, 3)
     assert_close(cross_covariance(kernel, a, a), worlds.dense_covariance(kernel, a, a))
+
+
+def test_a_given_lengthscale_becomes_one_for_each_dimension(rng):
+    given = ScaleKernel(RBFKernel())
+    given.base_kernel.lengthscale = 0.4
+    kernel, x = make_kernel(given, 3), worlds.normal(rng, 5, 3)
+    assert kernel.base_kernel.lengthscale.shape == (1, 3)
+    assert_close(kernel(x, x).to_dense(), given.double()(x, x).to_dense())
+    # The usual way to write a kernel in GPyTorch.
+    X, Y = np.linspace(0.0, 1.0, 9)[:, None], rng.standard_normal((9, 3))
+    model = TLVMOGP(kernel=ScaleKernel(RBFKernel()), latent_dim=2, num_inducing=4, epochs=1, progress=False)
+    assert np.isfinite(model.fit(X, Y).predict(X)).all()
 
 
 def test_rescaling_sets_named_kernels_and_no_others():

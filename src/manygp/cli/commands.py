@@ -75,6 +75,7 @@ _STOP_REASONS = {
     "converged": "until the bound stopped rising",
     "epochs": "as many as asked for",
     "budget": "the most allowed",
+    "time limit": "as many as there was time for",
     "interrupted": "then interrupted",
     "start": "none of which improved on the start",
     "failed": "then the numbers failed; the best so far is kept",
@@ -138,6 +139,9 @@ def fit(
         ),
     ] = None,
     checkpoint_every: Annotated[str, typer.Option(help="Time between two writes: 90s, 5min, 2h.")] = "5min",
+    time_limit: Annotated[
+        str | None, typer.Option(help="About how long the fit may take: 90s, 5min, 2h.", show_default=False)
+    ] = None,
     report_to: Annotated[
         Path | None, typer.Option("--report", help="Write a report, too: an HTML or Markdown file.", show_default=False)
     ] = None,
@@ -166,7 +170,9 @@ def fit(
     table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
-        estimator = distributed.fit(kind(**chosen), table, checkpoint=checkpoint, checkpoint_every=checkpoint_every)
+        estimator = distributed.fit(
+            kind(**chosen), table, checkpoint=checkpoint, checkpoint_every=checkpoint_every, time_limit=time_limit
+        )
         if not distributed.is_first():
             return
         is_interrupted = estimator.history_.stop_reason == "interrupted"

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from manygp.data import Grid, Table
-from manygp.data.files import write_file, write_frame
+from manygp.data.files import write_frame
 from manygp.data.names import match_names
-from manygp.data.stores import FIELD_SUFFIXES, write_field
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.prediction import Prediction
@@ -85,11 +84,10 @@ def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatAr
 
 def write_prediction(path: Path, prediction: Prediction, level: float = 0.9) -> None:
     """Write a prediction: a row for each cell to a CSV, Parquet or NPZ file, a field to a NetCDF or Zarr file."""
-    if path.suffix.lower() in FIELD_SUFFIXES:
-        dataset = prediction.to_xarray(level)
-        write_file(path, lambda to: write_field(to, dataset))
-    else:
+    if path.suffix.lower() == ".npz":
         write_frame(path, prediction.to_frame(level))
+    else:
+        prediction.write(path, level)
 
 
 def _positions(count: int) -> list[str]:

@@ -3,7 +3,8 @@
 A `Table` is either a `Grid` (inputs shared by all outputs, values with gaps) or `Cells` (a list of
 observations); `as_table` and `cells_table` make one from what the user has and are the only place where data
 are validated. A `Scaling` maps inputs and values to comparable size and predictions back. A plan (`GridPlan`,
-`CellPlan`) cuts a table into unbiased minibatches. Splits hold cells out, `factorise` fills gaps by a low-rank
+`CellPlan`) cuts a table into unbiased minibatches; values that are too large for memory stay `Stored` and are read
+in blocks. Splits hold cells out, `factorise` fills gaps by a low-rank
 matrix completion, and `read_table` reads files. Nothing here knows torch, nothing copies a whole table.
 """
 
@@ -18,6 +19,7 @@ from manygp.data.scaling import OutputScale, Scaling
 from manygp.data.shards import ShardPlan
 from manygp.data.sources import read_table
 from manygp.data.splits import block_split, gap_split, output_split, pattern_split, random_split
+from manygp.data.stored import Stored, as_stored
 from manygp.data.table import Table
 
 __all__ = [
@@ -34,8 +36,10 @@ __all__ = [
     "RankChoice",
     "Scaling",
     "ShardPlan",
+    "Stored",
     "Table",
     "as_inputs",
+    "as_stored",
     "as_table",
     "block_split",
     "cells_table",

@@ -20,6 +20,7 @@ from manygp.data.grid import Grid
 from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
 from manygp.data.names import given_names, label_cells
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
+from manygp.data.stored import SMALL, Stored, as_stored
 from manygp.data.table import BoolArray, FloatArray
 from manygp.errors import DataError
 
@@ -50,7 +51,8 @@ def as_table(
         Values, (n, p) or (n,), NaN where missing; a frame's columns become the output names. All dimensions
         of a DataArray but the first are stacked into outputs named by their coordinates; of a field with several such
         dimensions, places that were never observed are left out. A scipy sparse matrix stays sparse, its zeros
-        observed.
+        observed. What is too large for memory stays on disk: a memory map, an HDF5 dataset, a Zarr array, a DataArray
+        over dask, with all of its places, the values of a backed AnnData, or a `Stored` matrix of any size.
     mask
         True where a cell is observed, of the shape of `Y`; in the order of its labels if both have some.
     output_names
@@ -87,15 +89,25 @@ def as_table(
     _warn_of_counters(X)
     check_rows(X, Y)
     names = own_names(Y) if output_names is None else output_names
-    values = _as_csr(Y, "Y") if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y", allow_dates=False), Y, "Y")
+    mask = aligned_mask(mask, Y)
+    stored = as_stored(Y, mask)
+    values: Any
+    observed: BoolArray | None
+    if stored is not None and (isinstance(Y, Stored) or stored.num_stored > SMALL):
+        values, observed = stored, None
+    else:
+        if stored is not None and not isinstance(Y, np.ndarray) and not is_dataarray(Y):
+            Y, mask = stored[:], None
+        values = _as_csr(Y, "Y") if sparse.issparse(Y) else _as_matrix(as_numbers(Y, "Y", allow_dates=False), Y, "Y")
+        observed = _as_mask(Y, mask, values)
     if values.shape[1] == 0:
         raise DataError(f"Y has no output (shape={values.shape}); give at least one column.")
-    observed = _as_mask(Y, aligned_mask(mask, Y), values)
-    if output_names is None and is_dataarray(Y) and Y.ndim > 2 and names is not None:
+    if output_names is None and is_dataarray(Y) and Y.ndim > 2 and names is not None and values is not stored:
         names, values, observed = _without_empty(tuple(names), values, observed)
     table = Grid(numbers, values, names, mask=observed, feature_names=own_features(X))
     table.axes = replace(axes_of(X, Y if output_names is None else None), container=container)
-    _check_values(table)
+    if not table.num_observed:
+        raise DataError("Y has no observed cell: every value is NaN or masked; give at least one observed value.")
     return table
 
 
@@ -343,18 +355,3 @@ def own_features(X: Any) -> tuple[str, ...] | None:
     if isinstance(X, pd.DataFrame) and all(isinstance(column, str) for column in X.columns):
         return tuple(X.columns)
     return None
-
-
-def _check_values(table: Grid) -> None:
-    for rows in table.row_chunks():
-        infinite = np.isinf(table.values(rows))
-        if table.mask is not None:
-            infinite &= table.mask[rows]
-        if infinite.any():
-            row, column = np.argwhere(infinite)[0]
-            raise DataError(
-                f"Y contains infinity (row {rows.start + row}, output {table.output_names[column]!r}); "
-                "mark missing values as NaN and remove infinite ones."
-            )
-    if not table.num_observed:
-        raise DataError("Y has no observed cell: every value is NaN or masked; give at least one observed value.")

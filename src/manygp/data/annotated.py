@@ -41,5 +41,6 @@ def annotated_values(data: Any, layer: str | None) -> Any:
     values = data.X if layer is None else data.layers[layer]
     if values is None:
         raise DataError("The AnnData has no X; name the layer that holds the values with layer=.")
-    # A file that is open in the background hands out its values when asked for all of them.
-    return values[:] if type(values).__module__.startswith("anndata") else values
+    # Of a file that is open in the background, rows can be read one by one if they are together.
+    is_backed = type(values).__module__.startswith("anndata")
+    return values[:] if is_backed and getattr(values, "format", "") != "csr" else values

@@ -6,11 +6,13 @@ import math
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from numpy.lib import format as npy
 
+from manygp.data.stored import SMALL
 from manygp.errors import DataError
 from manygp.extras import need
 
@@ -44,17 +46,20 @@ def _npz_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> 
 
 
 def read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return some arrays of an HDF5 file, by their paths in it."""
+    """Return some arrays of an HDF5 file, by their paths in it; large ones stay there, and the file stays open."""
     h5py = need("h5py", "files", str(path))
     try:
-        with h5py.File(path) as file:
+        with ExitStack() as stack:
+            file = stack.enter_context(h5py.File(path))
             # A link that leads nowhere is None.
             found = {name: file.get(name) for name in names}
             for name, held in found.items():
                 if not isinstance(held, h5py.Dataset) or held.shape is None:
                     raise DataError(f"{path} has no array {name!r}; expected {', '.join(names)}.")
                 _check_claim(path, name, held.size * held.dtype.itemsize, held.id.get_storage_size())
-            return {name: held[()] for name, held in found.items()}
+            if any(held.size > SMALL for held in found.values()):
+                stack.pop_all()
+            return {name: held if held.size > SMALL else held[()] for name, held in found.items()}
     except DataError:
         raise
     except _SPOILT as error:

@@ -20,7 +20,7 @@ from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["Batch", "CellPlan", "GridPlan", "Plan"]
+__all__ = ["Batch", "CellPlan", "GridPlan", "Plan", "known_noise"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,8 @@ class Batch:
         Weight of each output's own term, shape (p,).
     exposure
         What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
+    noise
+        Known variance of the noise of each cell, shape (b,); None if the table knows none.
     members, num_given
         Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
         before the groups' own cells, −1 for none, shape (g, c).
@@ -60,6 +62,7 @@ class Batch:
     cell_weight: float
     output_weight: FloatArray
     exposure: FloatArray | None = None
+    noise: FloatArray | None = None
     members: IntArray | None = None
     num_given: int = 0
     key: int | None = None
@@ -125,26 +128,39 @@ class GridPlan(Plan):
             )
         self.table = table
         self.scaling = scaling
-        self.num_input_batches = _num_batches(table.num_inputs, batch_inputs, "batch_inputs")
-        number, count = shard
-        self.outputs = np.arange(number, table.num_outputs, count)
-        # That of the largest shard, so that all have as many.
-        self.num_output_batches = _num_batches(-(-table.num_outputs // count), batch_outputs, "batch_outputs")
+        self._rows, self._outputs = table.sides()
+        self._number, self._count = shard
+        # Outputs of all shards together: of as many parts, each shard has a batch.
+        self._most = (
+            _largest(table.num_inputs, batch_inputs, "batch_inputs"),
+            self._count * _largest(table.num_outputs, batch_outputs, "batch_outputs"),
+        )
+        self.num_input_batches = self._rows.num_batches(self._most[0])
+        self.num_output_batches = self._outputs.num_batches(self._most[1])
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
         return self.num_input_batches * self.num_output_batches
 
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
-        """Yield the batches of one epoch: inputs shuffled once, outputs anew for each input batch."""
-        for rows in np.array_split(rng.permutation(self.table.num_inputs), self.num_input_batches):
-            for outputs in np.array_split(rng.permutation(self.outputs), self.num_output_batches):
-                # The order within a batch means nothing, and sorted indices gather faster.
-                yield self.batch(np.sort(rows), np.sort(outputs))
+        """Yield the batches of one epoch: inputs shuffled once, outputs anew for each input batch.
+
+        Of a table that is not in memory, batches are those of one part after the other, each of random blocks.
+        """
+        parts = ((rows, outputs) for rows in self._rows.parts(rng) for outputs in self._outputs.parts(rng))
+        for rows, outputs, part in self.table.tiles(parts):
+            own = np.flatnonzero(outputs % self._count == self._number)
+            pieces = math.ceil(len(rows) / self._most[0]), math.ceil(len(outputs) / self._most[1])
+            for at in _shuffled(np.arange(len(rows)), pieces[0], rng):
+                for of in _shuffled(own, pieces[1], rng):
+                    yield self._batch(part.block(at, of), rows[at], outputs[of])
 
     def batch(self, rows: IntArray, outputs: IntArray) -> Batch:
         """Return the batch of the observed cells at some rows and outputs."""
-        values = self.scaling.scale_y(self.table.block(rows, outputs), outputs)
+        return self._batch(self.table.block(rows, outputs), rows, outputs)
+
+    def _batch(self, block: FloatArray, rows: IntArray, outputs: IntArray) -> Batch:
+        values = self.scaling.scale_y(block, outputs)
         at, column = np.nonzero(~np.isnan(values))
         x = self.scaling.scale_x(self.table.X[rows])
         return Batch(
@@ -157,6 +173,7 @@ class GridPlan(Plan):
             # An output meets every one of the input batches, so only the split of the outputs needs undoing.
             output_weight=np.full(len(outputs), float(self.num_output_batches)),
             exposure=None if self.table.exposure is None else self.table.exposure[rows[at]],
+            noise=known_noise(self.table, self.scaling, rows[at], outputs[column]),
         )
 
 
@@ -222,12 +239,28 @@ class CellPlan(Plan):
             cell_weight=float(self.num_batches),
             output_weight=self.num_batches * share,
             exposure=None if self.table.exposure is None else self.table.exposure[row],
+            noise=known_noise(self.table, self.scaling, row, output),
         )
 
 
+def known_noise(table: Table, scaling: Scaling, row: IntArray, output: IntArray) -> FloatArray | None:
+    """Return the known variance of the noise of some cells in scaled units, None if the table knows none."""
+    variance = table.known_variance(row, output)
+    return None if variance is None else variance / scaling.y_scale[output] ** 2
+
+
+def _shuffled(numbers: IntArray, pieces: int, rng: np.random.Generator) -> Iterator[IntArray]:
+    """Numbers in so many random batches; their order within one means nothing, and sorted they gather faster."""
+    return map(np.sort, np.array_split(rng.permutation(numbers), pieces))
+
+
 def _num_batches(total: int, largest: int | None, name: str) -> int:
+    return math.ceil(total / _largest(total, largest, name))
+
+
+def _largest(total: int, largest: int | None, name: str) -> int:
     if largest is None:
-        return 1
+        return max(total, 1)
     if isinstance(largest, bool) or not isinstance(largest, int | np.integer) or largest < 1:
         raise SettingError(f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all.")
-    return max(1, math.ceil(total / int(largest)))
+    return int(largest)

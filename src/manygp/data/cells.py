@@ -90,6 +90,10 @@ class Cells(Table):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
         return places.astype(np.int64), self.output[places], self.y[places]
 
+    def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
+        """Return the known variance of the noise of some cells, None where nothing is known of it."""
+        return None if self.y_std is None else np.square(self.y_std[row])
+
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
         """Return input rows and values of the observed cells of one output."""
         row = np.flatnonzero(self.output == output)
@@ -120,11 +124,18 @@ class Cells(Table):
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
         return Cells(self.X, self.output, values, self.output_names, feature_names=self.feature_names)
 
+    def with_inputs(self, X: FloatArray) -> Cells:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+        new = Cells(X, self.output, self.y, self.output_names)
+        new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
+        return new
+
     def take(self, rows: IntArray) -> Cells:
         """Return a copy of the table at some of its input rows, which are its cells."""
         names = {"feature_names": self.feature_names}
         part = Cells(self.X[rows], self.output[rows], self.y[rows], self.output_names, **names)
         part.exposure = None if self.exposure is None else self.exposure[rows]
+        part.y_std = None if self.y_std is None else self.y_std[rows]
         return part
 
     def sum_by_output(self, values: FloatArray) -> FloatArray:
@@ -171,4 +182,8 @@ class Cells(Table):
     def _grid(self, X: FloatArray, row: IntArray) -> Grid:
         Y = np.full((len(X), self.num_outputs), np.nan)
         Y[row, self.output] = self.y
-        return Grid(X, Y, self.output_names, feature_names=self.feature_names)
+        grid = Grid(X, Y, self.output_names, feature_names=self.feature_names)
+        if self.y_std is not None:
+            grid.y_std = np.full(Y.shape, np.nan)
+            grid.y_std[row, self.output] = self.y_std
+        return grid

@@ -26,7 +26,8 @@ def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequ
     Parameters
     ----------
     values
-        Arrays of inputs times outputs (n, p), or of a list of cells (c,).
+        Arrays of inputs times outputs (n, p), or of a list of cells (c,); of numpy or, with all outputs in a block,
+        of dask.
     rows
         Inputs as the user knows them, one row for each row of the arrays.
     names
@@ -129,7 +130,18 @@ def _grid(labels: dict[str, pd.Index], axes: Axes) -> tuple[list[Any], dict[str,
     return [codes for codes, _ in found.values()], {name: distinct for name, (_, distinct) in found.items()}
 
 
-def _spread(array: FloatArray, codes: Sequence[Any], shape: tuple[int, ...]) -> FloatArray:
+def _spread(array: Any, codes: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    if not isinstance(array, np.ndarray):
+        # Of dask, which has each block spread when it is asked for.
+        chunks, added = (array.chunks[0], *((size,) for size in shape[1:])), list(range(2, len(shape)))
+        like = np.empty((0,) * len(shape))
+        return array.map_blocks(
+            lambda block: _spread(block, codes, (len(block), *shape[1:])),
+            chunks=chunks,
+            new_axis=added or None,
+            dtype=like.dtype,
+            meta=like,
+        )
     field = np.full(shape, np.nan)
     field[(slice(None), *codes)] = array
     return field

@@ -9,12 +9,17 @@ optionally `mask`, `output_names` and `feature_names`, or `x`, `outputs` and `y`
 
 from __future__ import annotations
 
+import ctypes
 import datetime
+import glob
 import os
 import shutil
+import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,10 @@ __all__ = [
 ]
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
+# Seconds for which a folder that was made beside a file may not be held yet.
+_FRESH = 1.0
+# Of Linux: names from here on, and that two of them change places.
+_HERE, _RENAME_EXCHANGE = -100, 2
 READABLE = ".csv, .parquet, .nc, .zarr, .h5ad, .npz, .h5 or .hdf5"
 
 
@@ -99,6 +108,9 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file, or a folder that is one to users, whole or not at all.
 
+    It is written in a folder beside its place, and then put there in one step. What a process that was killed has left
+    of such a folder goes with the next file of the same name.
+
     Parameters
     ----------
     path
@@ -108,36 +120,78 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}-", dir=path.parent)
+        beside = Path(tempfile.mkdtemp(suffix=".tmp", prefix=f".{path.name}-", dir=path.parent))
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror}); choose a folder you may write to.") from error
-    os.close(handle)
-    temporary = Path(name)
-    if path.suffix == ".zarr":
-        temporary.unlink()
     try:
-        write(temporary)
-        if temporary.is_dir():
-            _replace_folder(temporary, path)
-            return
-        # A temporary file is private; the result gets the rights any new file would have.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with _held(beside):
+            _sweep(path)
+            new = beside / path.name
+            write(new)
+            _sync(new)
+            if not (new.is_dir() and path.is_dir()):
+                new.replace(path)
+            elif not _exchange(new, path):
+                path.rename(beside / "old")
+                new.rename(path)
+            _sync(path.parent)
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror or error}); nothing was changed.") from error
     finally:
-        temporary.unlink(missing_ok=True) if not temporary.is_dir() else shutil.rmtree(temporary)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
-def _replace_folder(new: Path, path: Path) -> None:
-    """Put a folder in the place of another, of which nothing is left only once the new one is there."""
-    if path.is_dir():
-        old = new.with_name(f"{new.name}.old")
-        path.rename(old)
-        new.rename(path)
-        shutil.rmtree(old)
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """A folder that others see is in use; False where somebody else holds it. A lock ends with its process."""
+    try:
+        import fcntl
+    except ImportError:
+        yield False
         return
-    new.rename(path)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_held = True
+    except OSError:
+        is_held = False
+    try:
+        yield is_held
+    finally:
+        os.close(handle)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that are no more have left beside a file."""
+    for litter in path.parent.glob(f".{glob.escape(path.name)}-*.tmp"):
+        with suppress(OSError):
+            # One that was made just now may not be held yet.
+            if time.time() - litter.stat().st_mtime < _FRESH:
+                continue
+            with _held(litter) as is_ours:
+                if is_ours:
+                    shutil.rmtree(litter, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or the names in a folder, be on the disk, where the system has a way to say so."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _exchange(new: Path, old: Path) -> bool:
+    """Let two folders change places in one step; False where the system cannot do that."""
+    if sys.platform != "linux":
+        return False
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    if call is None:
+        return False
+    done: int = call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _RENAME_EXCHANGE)
+    return done == 0
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -226,10 +280,3 @@ def _columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the columns as plain arrays; what is no number becomes text, so that no pickle is needed."""
     arrays = {str(name): frame[name].to_numpy() for name in frame.columns}
     return {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
-
-
-def _umask() -> int:
-    # The only way to learn the mask is to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

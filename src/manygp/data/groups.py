@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from manygp.data.batches import Batch, Plan
+from manygp.data.batches import Batch, Plan, known_noise
 from manygp.data.cells import Cells
 from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, Table
 
-__all__ = ["GroupPlan", "Grouping", "group_cells"]
+__all__ = ["GroupPlan", "Grouping", "group_cells", "neighborly"]
 
 # Groups before a group that are looked at for its neighbours, and cells before all groups for each of its cells.
 _NEAR_GROUPS, _NEAR_CELLS = 8, 8
@@ -94,6 +94,13 @@ def _median_cuts(z: FloatArray, size: int) -> Iterator[IntArray]:
         left = math.ceil(len(part) / size) // 2 * size
         order = np.argpartition(along, left - 1)
         stack += [part[order[left:]], part[order[:left]]]
+
+
+def neighborly(z: FloatArray, size: int) -> IntArray:
+    """Places of points z (c, e) in an order in which those that follow each other, `size` at a time, are close."""
+    place = np.empty(len(z), dtype=np.int64)
+    place[np.concatenate([np.zeros(0, dtype=np.int64), *_median_cuts(z, size)])] = np.arange(len(z))
+    return place
 
 
 def _nearest_before(center: FloatArray, count: int) -> Iterator[IntArray]:
@@ -196,6 +203,7 @@ class GroupPlan(Plan):
             y=self.scaling.scale_y(y, output),
             cell_weight=float(self.num_batches),
             output_weight=self.num_batches * share,
+            noise=known_noise(self.table, self.scaling, row, output),
             members=index,
             num_given=self.num_given,
         )

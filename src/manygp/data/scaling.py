@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
 
@@ -26,18 +27,23 @@ _SMALLEST = 1e-150
 class Scaling:
     """An affine map of inputs and of every output to comparable size: scaled = (raw - center) / scale.
 
+    Inputs with seasons have points on circles behind them first, see `with_circles`.
+
     Parameters
     ----------
     x_center, x_scale
-        One number per input column, shape (d,).
+        One number per input column, shape (d,), or (d + 2 k,) with k seasons.
     y_center, y_scale
         One number per output, shape (p,).
+    seasons
+        Column and period of every season, shape (k, 2); None where there are none.
     """
 
     x_center: FloatArray
     x_scale: FloatArray
     y_center: FloatArray
     y_scale: FloatArray
+    seasons: FloatArray | None = None
 
     @classmethod
     def fit(cls, table: Table, inputs: bool = True, outputs: OutputScale = "output") -> Scaling:
@@ -52,16 +58,22 @@ class Scaling:
         outputs
             "output" standardises each output by itself, a constant one by the median scale of the others, and falls
             back to the global centre and scale where an output has fewer than two observed cells; "global" uses one
-            centre and scale for all outputs; "none" leaves the values as they are.
+            centre and scale for all outputs; "none" leaves the values as they are. Where all are constants, their
+            level is their unit.
         """
         if inputs:
             x_center = table.X.mean(axis=0) if table.num_inputs else np.zeros(table.num_features)
-            x_scale = _spread(table.X.std(axis=0) if table.num_inputs else x_center, x_center)
+            x_scale = _spread(table.X.std(axis=0) if table.num_inputs else x_center, x_center, np.ones(1))
             _warn_of_inputs(table)
         else:
             x_center, x_scale = np.zeros(table.num_features), np.ones(table.num_features)
         y_center, y_scale = _output_statistics(table, outputs)
         return cls(x_center, x_scale, y_center, y_scale)
+
+    @property
+    def num_features(self) -> int:
+        """Number of input columns as the user has them."""
+        return len(self.x_center) - (0 if self.seasons is None else 2 * len(self.seasons))
 
     @property
     def num_outputs(self) -> int:
@@ -73,12 +85,13 @@ class Scaling:
         return replace(self, y_center=self.y_center[outputs], y_scale=self.y_scale[outputs])
 
     def scale_x(self, X: FloatArray) -> FloatArray:
-        """Return inputs in scaled units, shape (..., d)."""
+        """Return inputs in scaled units, shape (..., d), with circles of seasons behind them."""
+        X = X if self.seasons is None else with_circles(X, self.seasons)
         return (X - self.x_center) / self.x_scale
 
     def unscale_x(self, X: FloatArray) -> FloatArray:
         """Return scaled inputs in the user's units, shape (..., d)."""
-        return X * self.x_scale + self.x_center
+        return (X * self.x_scale + self.x_center)[..., : self.num_features]
 
     def scale_y(self, y: FloatArray, outputs: IntArray | None = None) -> FloatArray:
         """Return values in scaled units; `outputs` names the output of each entry of the last axis."""
@@ -106,13 +119,13 @@ class Scaling:
             "x_scale": self.x_scale,
             "y_center": self.y_center,
             "y_scale": self.y_scale,
-        }
+        } | ({} if self.seasons is None else {"seasons": self.seasons})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> Scaling:
         """Rebuild a scaling from what `arrays` returned."""
-        names = ("x_center", "x_scale", "y_center", "y_scale")
-        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in names))
+        names = ("x_center", "x_scale", "y_center", "y_scale", "seasons")
+        return cls(**{name: np.asarray(arrays[name], dtype=np.float64) for name in names if name in arrays})
 
     def _pick(self, outputs: IntArray | None) -> tuple[FloatArray, FloatArray]:
         if outputs is None:
@@ -139,13 +152,17 @@ def _output_statistics(table: Table, outputs: OutputScale) -> tuple[FloatArray, 
     if not np.isfinite(global_squares):
         raise DataError("The values of Y are too large to square in double precision; divide them by a large number.")
     _warn_of_outputs(table, counts, center, squares)
-    global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center)))
+    # Without any variation the level is the only unit that there is.
+    level = abs(global_center) if abs(global_center) > _SMALLEST else 1.0
+    global_scale = float(_spread(np.sqrt(global_squares / total), np.asarray(global_center), np.asarray(level)))
     if outputs == "global":
         return zeros + global_center, ones * global_scale
     std, few = np.sqrt(squares / np.maximum(counts, 1)), counts < 2
     varies = ~few & (std > CONSTANT_SHARE * np.abs(center))
-    # A constant has no unit of its own: it has that of the other outputs, so that no choice of units shows.
-    scale = np.where(varies, std, np.median(std[varies]) if varies.any() else 1.0)
+    # A constant has no unit of its own: it has that of the other outputs, so that no choice of units shows, if its
+    # rounding errors are small in it.
+    unit = np.maximum(np.median(std[varies]), CONSTANT_SHARE * np.abs(center)) if varies.any() else global_scale
+    scale = np.where(varies, std, unit)
     return np.where(few, global_center, center), np.where(few, global_scale, scale)
 
 
@@ -176,6 +193,6 @@ def _warn_of_unit(subject: str, spread: float) -> None:
     warnings.warn(message, UserWarning, stacklevel=5)
 
 
-def _spread(std: FloatArray, center: FloatArray) -> FloatArray:
-    """Return standard deviations with those of constants replaced by 1."""
-    return np.where(std > CONSTANT_SHARE * np.abs(center), std, 1.0)
+def _spread(std: FloatArray, center: FloatArray, unit: FloatArray) -> FloatArray:
+    """Return standard deviations with those of constants replaced by a unit."""
+    return np.where(std > CONSTANT_SHARE * np.abs(center), std, unit)

@@ -14,6 +14,8 @@ __all__ = ["CellSearch"]
 _TREE_DIMENSIONS = 8
 # Cells for every distinct input above which cells of the same inputs are looked up.
 _SHARED = 1.5
+# Cells of a table with gaps for every observed one up to which these are looked up in the table itself.
+_DENSE = 8
 
 
 class CellSearch:
@@ -39,9 +41,14 @@ class CellSearch:
         self._sorted, self._first = order, np.searchsorted(output[order], np.arange(len(h) + 1))
         self._row = row
         self._keys = row * len(h) + output
+        self._table: IntArray | None = None
+        if len(x) * len(h) <= _DENSE * len(row):
+            # Numbers of the cells of a table, −1 for gaps.
+            self._table = np.full(len(x) * len(h), -1)
+            self._table[self._keys[::-1]] = np.arange(len(row))[::-1]
         self._by_key = np.argsort(self._keys, kind="stable")
         self._keys = self._keys[self._by_key]
-        self._shares_inputs = len(row) >= _SHARED * len(x)
+        self.shares_inputs = len(row) >= _SHARED * len(x)
         self._near_inputs = _Nearest(x)
         self._near_outputs = _Nearest(h)
         self._own: dict[int, cKDTree] = {}
@@ -73,10 +80,10 @@ class CellSearch:
         distinct, at = np.unique(output, return_inverse=True)
         first = np.zeros(len(distinct), dtype=np.int64)
         first[at] = np.arange(len(at))
-        most = max(num_here, num_outputs) if self._shares_inputs else num_outputs
+        most = max(num_here, num_outputs) if self.shares_inputs else num_outputs
         near = self._near_outputs(h[first], min(most, len(self.h)))[at]
         parts = [self._cells_of(x, output[:, None], num_own)]
-        if self._shares_inputs:
+        if self.shares_inputs:
             inputs, back = np.unique(x, axis=0, return_inverse=True)
             rows = self._near_inputs(inputs, min(num_inputs, len(self.x)))[back.reshape(-1)]
             parts += [
@@ -93,6 +100,8 @@ class CellSearch:
     def _cells_at(self, row: IntArray, output: IntArray) -> IntArray:
         """Numbers of the cells at some inputs of some outputs."""
         wanted = row * len(self.h) + output
+        if self._table is not None:
+            return self._table[wanted]
         place = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
         return np.where(self._keys[place] == wanted, self._by_key[place], -1)
 

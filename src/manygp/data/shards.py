@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from manygp.data.batches import Batch, Plan
+from manygp.data.table import FloatArray
 
 __all__ = ["ShardPlan"]
 
@@ -60,6 +61,12 @@ def _joined(parts: Sequence[Batch], weight: float, key: int) -> Batch:
         y=np.concatenate([part.y for part in parts]),
         cell_weight=weight * parts[0].cell_weight,
         output_weight=weight * np.concatenate([part.output_weight for part in parts]),
-        exposure=None if parts[0].exposure is None else np.concatenate([part.exposure for part in parts]),
+        exposure=_joined_or_none([part.exposure for part in parts]),
+        noise=_joined_or_none([part.noise for part in parts]),
         key=key,
     )
+
+
+def _joined_or_none(parts: Sequence[FloatArray | None]) -> FloatArray | None:
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None

@@ -237,7 +237,7 @@ def _split_grid(table: Grid, held: PlaceArray) -> tuple[Grid, Grid]:
 
 def _masked(table: Grid, mask: BoolArray) -> Grid:
     part = Grid(table.X, table.Y, table.output_names, mask=mask, feature_names=table.feature_names)
-    part.axes = table.axes
+    part.axes, part.y_std = table.axes, table.y_std
     return part
 
 
@@ -249,7 +249,7 @@ def _subset(table: Cells, chosen: BoolArray) -> Cells:
         table.output_names,
         feature_names=table.feature_names,
     )
-    part.axes = table.axes
+    part.axes, part.y_std = table.axes, None if table.y_std is None else table.y_std[chosen]
     return part
 
 

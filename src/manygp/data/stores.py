@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 from manygp.data.annotated import annotated_values
+from manygp.data.stored import SMALL
 from manygp.errors import DataError
 from manygp.extras import need
 
@@ -19,6 +19,8 @@ ANNOTATED_SUFFIXES = (".h5ad",)
 
 def read_field(path: Path, x: str | None = None, y: str | None = None, where: str | None = None) -> Any:
     """Return a variable of a NetCDF or Zarr file as a DataArray whose first dimension is the input.
+
+    A large one stays in the file, over dask.
 
     Parameters
     ----------
@@ -34,9 +36,13 @@ def read_field(path: Path, x: str | None = None, y: str | None = None, where: st
     xarray = need("xarray", "xarray", str(path))
     need("zarr" if path.suffix == ".zarr" else "netCDF4", "files" if path.suffix == ".zarr" else "xarray", str(path))
     try:
-        opened = xarray.open_zarr(path, consolidated=False) if path.suffix == ".zarr" else xarray.open_dataset(path)
-        with opened:
-            dataset = opened.load()
+        options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if path.suffix == ".zarr" else {}
+        with xarray.open_dataset(path, **options) as opened:
+            is_large = max((held.size for held in opened.data_vars.values()), default=0) > SMALL
+            dataset = None if is_large else opened.load()
+        if dataset is None:
+            need("dask.array", "files", str(path))
+            dataset = xarray.open_dataset(path, chunks={}, **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} cannot be read as a field ({reason}); check that it is what its name says.") from error
@@ -81,7 +87,6 @@ def write_field(path: Path, dataset: Any) -> None:
     """Write a Dataset to a .nc, .nc4 or .zarr file at a place where there is none."""
     if path.suffix == ".zarr":
         need("zarr", "files", str(path))
-        shutil.rmtree(path, ignore_errors=True)
         dataset.to_zarr(path, mode="w", consolidated=False)
         return
     need("netCDF4", "xarray", str(path))
@@ -102,7 +107,8 @@ def read_annotated(path: Path, x: str | None = None, y: str | None = None) -> tu
     """
     anndata = need("anndata", "anndata", str(path))
     try:
-        data = anndata.read_h5ad(path)
+        # The file of a large one stays open in the background.
+        data = anndata.read_h5ad(path, backed="r" if path.stat().st_size > 8 * SMALL else None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read as an AnnData; check that it is what its name says.") from error
     key = "spatial" if x is None else x

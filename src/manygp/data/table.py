@@ -52,6 +52,10 @@ class Table(ABC):
 
     #: What the means of counts are multiplied by at every input, shape (n,); None where there is no such thing.
     exposure: FloatArray | None = None
+    #: Known standard deviations of the noise: of a grid what broadcasts to (n, p), of a list of cells (c,).
+    y_std: FloatArray | None = None
+    #: Whether it is a part of a larger table, at some rows, that stands for all of it.
+    is_part: bool = False
     #: Where outputs are, for models that know what to make of it.
     coordinates: Coordinates | None = None
 
@@ -112,6 +116,10 @@ class Table(ABC):
         """Return input row, output and value of the cells at some places, each of shape (b,)."""
 
     @abstractmethod
+    def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
+        """Return the known variance of the noise of some cells, None where nothing is known of it."""
+
+    @abstractmethod
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
         """Return input rows and values of the observed cells of one output."""
 
@@ -123,18 +131,34 @@ class Table(ABC):
     def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
         """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
 
+    def value_chunks(self) -> Iterator[FloatArray]:
+        """Yield all values that were observed, some at a time, those that occur often perhaps only once."""
+        for _, _, values in self.chunks():
+            yield values
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the values are not in memory, nor would be."""
+        return False
+
+    def in_memory(self, rng: np.random.Generator) -> Table:
+        """Return the table itself, or a part of it at random rows if it is stored."""
+        return self
+
     @abstractmethod
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
         """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
 
     def digest(self) -> str:
-        """Return a text that is another one for other observations, names, exposures or coordinates."""
+        """Return a text that is another one for other observations, names, exposures, known noise or coordinates."""
         told = hashlib.blake2b(repr((type(self).__name__, self.X.shape, self.output_names)).encode(), digest_size=16)
         told.update(self.X.tobytes())
         for part in self._contents():
             told.update(part.tobytes())
         if self.exposure is not None:
             told.update(self.exposure.tobytes())
+        if self.y_std is not None:
+            told.update(self.y_std.tobytes())
         if self.coordinates is not None:
             told.update(self.coordinates.features.tobytes())
         return told.hexdigest()
@@ -151,6 +175,10 @@ class Table(ABC):
     @abstractmethod
     def with_values(self, values: FloatArray) -> Table:
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+
+    @abstractmethod
+    def with_inputs(self, X: FloatArray) -> Table:
+        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
 
     @abstractmethod
     def take(self, rows: IntArray) -> Table:

@@ -16,6 +16,7 @@ from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_
 from manygp.data.exposure import as_exposure
 from manygp.data.grid import Grid
 from manygp.errors import DataError, SettingError
+from manygp.estimators.cell_noise import noise_of_new_cells
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of
 from manygp.estimators.settings import check_choice
 from manygp.estimators.trained import undone_by_interrupts
@@ -209,7 +210,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
     def _place(self, table: Table, output_coordinates: Any) -> None:
         check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
         for name, value, allowed in (
-            ("preset", self.preset, ("fast",)),
+            ("preset", self.preset, ("fast", "quick")),
             ("latent_prior_mean", self.latent_prior_mean, (None,)),
             ("standardize", self.standardize, (True, False, "global")),
         ):
@@ -315,11 +316,15 @@ class AdaptiveEstimator(LatentVariableEstimator):
         values = table.block(np.arange(table.num_inputs), columns)
         row, column = np.nonzero(~np.isnan(values))
         y = values[row, column]
+        x, told = self._tensor(self.scaling_.scale_x(table.X[row])), table.exposure
+        extra = None if told is None else self._tensor(told[row])
+        if self.model_.cell_noise is not None:
+            extra = noise_of_new_cells(self.model_, x)
         return NewCells(
-            self._tensor(self.scaling_.scale_x(table.X[row])),
+            x,
             self._tensor((y - base) / unit if self.model_.likelihood.is_affine else y),
             torch.as_tensor(column, device=self.model_.units.device),
-            None if table.exposure is None else self._tensor(table.exposure[row]),
+            extra,
         )
 
     def _joined(self, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float) -> Self:

@@ -8,6 +8,7 @@ and is computed again.
 import copy
 import hashlib
 import json
+import math
 import re
 import time
 import warnings
@@ -45,6 +46,8 @@ __all__ = ["Checkpoint", "open_checkpoint", "recalled_start", "remove_checkpoint
 
 # Settings that do not change what is learnt.
 _IDLE = ("progress", "num_samples")
+# Share of a time limit after which training has to be over.
+_TRAINING_SHARE = 0.8
 # Writing may take this share of the time.
 _SHARE = 0.02
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -55,7 +58,14 @@ def open_checkpoint(estimator: "Estimator", table: Table, path: Any, every: Any)
     """The checkpoint of a fit in a folder, found or new; without a folder, a journal that forgets."""
     if path is None:
         return Journal()
-    return Checkpoint(model_path(path), _seconds(every), _key(estimator, table))
+    return Checkpoint(model_path(path), _seconds(every, "checkpoint_every"), _key(estimator, table))
+
+
+def deadline_of(time_limit: Any) -> float:
+    """When the training of a fit that begins now has to be over, in seconds of `time.perf_counter`."""
+    if time_limit is None:
+        return math.inf
+    return time.perf_counter() + _TRAINING_SHARE * _seconds(time_limit, "time_limit")
 
 
 def remove_checkpoint(path: Any) -> None:
@@ -67,7 +77,7 @@ def told_start(estimator: "Estimator", model: nn.Module, scaling: Scaling, surve
     """Where a fit begins, and what the survey has found, as a state."""
     described = copy.copy(estimator)
     described.model_, described.scaling_ = model, scaling
-    described.n_features_in_, described.n_outputs_ = len(scaling.x_center), scaling.num_outputs
+    described.n_features_in_, described.n_outputs_ = scaling.num_features, scaling.num_outputs
     return {
         "sizes": described._sizes(),
         "model": {name: value.detach().clone() for name, value in model.state_dict().items()},
@@ -181,15 +191,13 @@ class Checkpoint(Journal):
         self._due = now + max(self._every, (now - started) / _SHARE if self._every else 0.0)
 
 
-def _seconds(every: Any) -> float:
+def _seconds(every: Any, name: str) -> float:
     """A duration such as "90s", "5min", "2h" or a number of seconds."""
     if isinstance(every, int | float) and not isinstance(every, bool) and 0 <= every < float("inf"):
         return float(every)
     match = _DURATION.fullmatch(every) if isinstance(every, str) else None
     if match is None:
-        raise SettingError(
-            f"checkpoint_every={every!r} is no duration: give text such as '90s', '5min' or '2h', or seconds."
-        )
+        raise SettingError(f"{name}={every!r} is no duration: give text such as '90s', '5min' or '2h', or seconds.")
     return float(match[1]) * _UNITS[match[2]]
 
 

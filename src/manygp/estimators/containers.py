@@ -52,9 +52,11 @@ class ContainerMixin:
         value: Hashable,
         output_names: Sequence[Hashable] | None = None,
         exposure: Hashable | None = None,
+        y_std: Hashable | None = None,
         output_coordinates: Any = None,
         checkpoint: Any = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a long frame, one observation in each row.
 
@@ -72,19 +74,24 @@ class ContainerMixin:
             Names of all outputs in order; by default those that occur.
         exposure
             For counts: the column of exposures, or "auto", see `fit_cells`.
-        output_coordinates, checkpoint, checkpoint_every
+        y_std
+            The column of known standard deviations, see `fit_cells`.
+        output_coordinates, checkpoint, checkpoint_every, time_limit
             As in `fit`.
         """
-        x, outputs, y, exposures = long_parts(frame, inputs, output, value, None if exposure == "auto" else exposure)
+        told = None if exposure == "auto" else exposure
+        x, outputs, y, exposures = long_parts(frame, inputs, output, value, told)
         self.fit_cells(
             x,
             outputs,
             y,
             output_names=output_names,
             exposure="auto" if exposure == "auto" else exposures,
+            y_std=None if y_std is None else long_parts(frame, inputs, output, value, y_std)[3],
             output_coordinates=output_coordinates,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
+            time_limit=time_limit,
         )
         return self
 

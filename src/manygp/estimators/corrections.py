@@ -43,6 +43,8 @@ class _Trained:
     def find_row_effects(self) -> str:
         if self.model.observed is not None:
             return "none: shocks that outputs share are part of the bound"
+        if self.model.cell_noise is not None:
+            return "none: noise differs between cells, and would pass for effects"
         find = find_row_effects if isinstance(self.model.likelihood, Gaussian) else find_site_effects
         found = find(self.model, self.table, self.scaling, self.rng)
         self.model.terms.extend(found)

@@ -20,17 +20,20 @@ from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
 from manygp.data.coordinates import coordinates_of
 from manygp.data.exposure import as_exposure, observed_exposure
+from manygp.data.known_noise import as_y_std, observed_y_std
 from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
+from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, NotFittedError, SettingError
-from manygp.estimators.checkpoint import open_checkpoint
+from manygp.estimators.checkpoint import deadline_of, open_checkpoint
 from manygp.estimators.config import Config
 from manygp.estimators.containers import ContainerMixin
 from manygp.estimators.encoding import check_names
 from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
+from manygp.estimators.seasons import seasons_in
 from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
@@ -48,6 +51,8 @@ __all__ = ["Estimator"]
 
 # Memory for one chunk of a prediction: draws x cells x inducing points, in numbers.
 _CHUNK_NUMBERS = 8_000_000
+# Draws of latent vectors where "auto" needs some.
+_AUTO_DRAWS = 20
 
 
 class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
@@ -70,7 +75,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         Exposure of the inputs, or of the observed cells of a list, given or estimated, if there was one.
     """
 
-    num_samples: int
+    num_samples: int | str
     dtype: Any
     device: Any
     random_state: Any
@@ -92,6 +97,10 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     _exchange: Exchange = ALONE
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
+    # Whether the model knows what to make of noise that differs between cells.
+    _knows_y_std = False
+    # Whether a fit needs no more in memory than batches, and a part of the table to begin with.
+    _reads_batches = False
     _config_class: type[Config]
 
     @abstractmethod
@@ -159,11 +168,13 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         mask: Any = None,
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
+        y_std: Any = None,
         layer: str | None = None,
         inputs: Sequence[Hashable] | None = None,
         output_coordinates: Any = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a grid of observations.
 
@@ -176,7 +187,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             named by `var_names`; or a `Table` of `manygp.data`.
         y
             Observations, shape (n, p) or (n,), NaN where missing: numpy, pandas, xarray or lists; or a scipy sparse
-            matrix, which stays sparse and whose zeros are observations.
+            matrix, which stays sparse and whose zeros are observations. What is too large for memory stays where it is
+            (memory maps, HDF5, Zarr, dask, backed AnnData), for models that are trained on batches of it: `TLVMOGP`,
+            `SVLMC`, `LVMOGP`, `GSLVMOGP`.
         mask
             True where a cell of y is observed; cells that are NaN are missing in any case.
         output_names
@@ -184,6 +197,11 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         exposure
             For counts: what the means of all outputs are multiplied by at each input, shape (n,), such as the library
             size of a spot; "auto" takes the totals of the rows over what the same cells hold on average.
+        y_std
+            For `TLVMOGP` with Gaussian observations: known standard deviations of their errors, in units of y, beside
+            which a noise is learnt all the same. A number for all; one for each output, in order or by name; one for
+            each input, shape (n, 1); or one for each cell, in a container like that of y. Predictions have the errors
+            that are typical of their output, and of their input if it is one of the fit.
         layer
             Layer of an AnnData that holds the observations; its `X` by default.
         inputs
@@ -199,14 +217,19 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             interrupt, goes on, and ends as if it had never stopped. What it needs of it stays there after the fit.
         checkpoint_every
             Time between two writes: text such as "90s", "5min" or "2h", or seconds.
+        time_limit
+            About how long the fit may take, in the same way. Training goes as far as it can in most of that time, step
+            sizes fall in time, and what follows training has the rest; a table that takes longer to look at does so.
         """
         table = given_table(X, y, mask, output_names, layer, inputs)
         if isinstance(output_coordinates, str) and output_coordinates == "coords":
             output_coordinates = coordinates_of(X if y is None else y, table.output_names)
-        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
+        if y_std is not None:
+            table.y_std = as_y_std(y_std, table, X if y is None else y)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every, time_limit)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
-        rank = 2 if y is None else np.asarray(y).ndim if not hasattr(y, "ndim") else y.ndim
+        rank = np.asarray(y).ndim if isinstance(y, list | tuple) else 2
         self._flat_ = getattr(held, "ndim", rank) == 1
         return self
 
@@ -218,9 +241,11 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         *,
         output_names: Sequence[Hashable] | None = None,
         exposure: Any = None,
+        y_std: Any = None,
         output_coordinates: Any = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: str | float = "5min",
+        time_limit: str | float | None = None,
     ) -> Self:
         """Fit to a list of observations, so that every output may have inputs of its own.
 
@@ -236,12 +261,15 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             Names of all outputs in order; by default those that occur.
         exposure
             As in `fit`, but of each cell, shape (c,); "auto" takes cells with the same input for a row.
-        output_coordinates, checkpoint, checkpoint_every
+        y_std
+            As in `fit`, but of each cell, shape (c,), or one number for all.
+        output_coordinates, checkpoint, checkpoint_every, time_limit
             As in `fit`.
         """
         table = cells_table(x, outputs, y, output_names)
+        table.y_std = None if y_std is None else observed_y_std(y_std, y)
         exposure = None if exposure is None else observed_exposure(exposure, y)
-        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every)
+        self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every, time_limit)
         self._flat_ = False
         return self
 
@@ -252,9 +280,21 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         output_coordinates: Any = None,
         checkpoint: Any = None,
         checkpoint_every: Any = "5min",
+        time_limit: Any = None,
     ) -> None:
+        deadline = deadline_of(time_limit)
         if not self._knows_exposure and (exposure is not None or table.exposure is not None):
             raise SettingError(f"{type(self).__name__} takes no exposure: leave it out, or use TLVMOGP.")
+        if not self._knows_y_std and table.y_std is not None:
+            raise SettingError(
+                f"{type(self).__name__} takes no y_std: leave it out, use TLVMOGP, or fix variances of outputs by "
+                "likelihood=Gaussian(noise=..., learn_noise=False)."
+            )
+        if table.is_stored and not self._reads_batches:
+            raise SettingError(
+                f"{type(self).__name__} needs all cells in memory, and this table of {table.num_inputs:,} x "
+                f"{table.num_outputs:,} is stored elsewhere: read the values first, as in y[:], or use TLVMOGP."
+            )
         if exposure is not None:
             table.exposure = as_exposure(exposure, table)
         if output_coordinates is not None:
@@ -269,7 +309,10 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             try:
                 self._journal = self._exchange.journal(open_checkpoint, self, table, checkpoint, checkpoint_every)
                 self._exchange = self._exchange.with_shards(self._journal.shards(self._exchange.shards))
-                self._fit_table(table)
+                seasons = seasons_in(self, table)
+                self._journal.deadline = deadline
+                self._fit_table(table if seasons is None else table.with_inputs(with_circles(table.X, seasons)))
+                self.scaling_ = replace(self.scaling_, seasons=seasons)
             finally:
                 for name in ("_journal", "_exchange"):
                     self.__dict__.pop(name, None)
@@ -356,6 +399,30 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         names = [self.output_names_[i] for i in chosen]
         return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
 
+    def predict_to(
+        self,
+        path: str | Path,
+        X: Any = None,
+        outputs: Any = None,
+        *,
+        observation_noise: bool = True,
+        exposure: Any = None,
+        level: float = 0.9,
+    ) -> None:
+        """Write predictions to a file, part by part, so that they need not fit into memory.
+
+        Parameters
+        ----------
+        path
+            A .zarr, .nc, .nc4, .csv or .parquet file; what is there already stays until all is written.
+        X, outputs, observation_noise, exposure
+            As in `predict_dist`.
+        level
+            Probability of the interval that is written beside mean and standard deviation.
+        """
+        asked: dict[str, Any] = {"observation_noise": observation_noise, "exposure": exposure}
+        self.predict_dist(X, outputs, **asked).write(path, level)
+
     def predict_cells(
         self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
     ) -> Prediction:
@@ -413,12 +480,10 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         observation_noise: bool,
         exposure: Any = None,
     ) -> Prediction:
-        check_size("num_samples", self.num_samples)
-        device = next(self.model_.parameters()).device
-        # A numpy integer may be too short for the products below.
-        num_samples = int(self.num_samples)
+        check_size("num_samples", self.num_samples, automatic=("auto",))
+        device, num_samples = next(self.model_.parameters()).device, self._num_draws
         check_sizes({"num_samples": num_samples}, device)
-        predictor = self._model_for(observation_noise).predictor(num_samples, self._seed)
+        predictor = self._predictor(self._model_for(observation_noise))
 
         def locate(cells: IntArray) -> tuple[Tensor, Tensor]:
             x, which = place(cells)
@@ -435,13 +500,12 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             self._check_exposure(self.model_.likelihood)
             exposure = as_exposure(exposure, shape[0])
 
+        of_cells = self._of_cells(exposure_of(exposure, math.prod(shape[1:]), device), locate)
+
         def together(has_noise: bool) -> JointCells:
             joint = self._model_for(has_noise).joint(num_samples, self._seed)
             kind = self.model_.likelihood if has_noise else Noiseless()
-            width = math.prod(shape[1:])
-            return JointCells(
-                joint, locate, math.prod(shape), kind, self.scaling_, exposure_of(exposure, width, device)
-            )
+            return JointCells(joint, locate, math.prod(shape), kind, self.scaling_, of_cells)
 
         return Prediction(
             components,
@@ -453,12 +517,31 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             outputs,
             names,
             device,
-            exposure if observation_noise else None,
+            of_cells if observation_noise else None,
             rows,
             # Some outputs of a field need not span all of it.
             self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
             together,
+            getattr(self, "progress", False),
         )
+
+    def _of_cells(
+        self,
+        exposure: Callable[[IntArray], Tensor | None],
+        locate: Callable[[IntArray], tuple[Tensor, Tensor]],
+    ) -> Callable[[IntArray], Tensor | None]:
+        """What the likelihood is told of single cells by number: their exposure; a leaf may know more."""
+        return exposure
+
+    @property
+    def _num_draws(self) -> int:
+        """Draws of latent vectors; "auto" takes as many as usual where it takes any."""
+        # A numpy integer may be too short for products of sizes.
+        return _AUTO_DRAWS if isinstance(self.num_samples, str) else int(self.num_samples)
+
+    def _predictor(self, model: Any) -> Any:
+        """Components of predictions; a leaf may know a shorter way where `num_samples` is "auto"."""
+        return model.predictor(self._num_draws, self._seed)
 
     def _model_for(self, observation_noise: bool) -> Any:
         """The model that predicts, with noise or without; a leaf may have noise beside that of its likelihood."""

@@ -93,7 +93,8 @@ class IndGP(TrainedEstimator):
     num_inducing
         Inducing points of each output; None for exact GPs; "auto" is exact where that is affordable.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs.
+        "rbf", "matern12", "matern32", "matern52", with seasons as in "rbf * periodic(24)", see `docs/seasons.md`, or a
+        GPyTorch kernel on the inputs.
     share_kernel
         Whether all outputs have the same kernel and noise; otherwise each has its own.
     likelihood

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from manygp.data import GroupPlan, Scaling, Table
+from manygp.data.batches import known_noise
 from manygp.data.groups import distinct_inputs
 from manygp.data.table import FloatArray
 from manygp.models import TransformedLatentModel
@@ -48,6 +49,7 @@ class NeighborGroups:
         self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
         self._row, self._output, y = table.cells(self.plan.places)
         self._y = scaling.scale_y(y, self._output)
+        self._noise = known_noise(table, scaling, self._row, self._output)
 
     def arrange(self) -> None:
         """Group the cells anew."""
@@ -63,7 +65,8 @@ class NeighborGroups:
         inputs = distinct_inputs(self.plan.table)
         first = np.unique(inputs, return_index=True)[1]
         parts = (inputs[self._row], self._output, self._y)
-        cells = ObservedCells.of(self._x[first].cpu(), *(torch.as_tensor(part) for part in parts))
+        noise = None if self._noise is None else torch.as_tensor(self._noise)
+        cells = ObservedCells.of(self._x[first].cpu(), *(torch.as_tensor(part) for part in parts), noise)
         return cells.to(self._x.device)
 
     def _coordinates(self) -> FloatArray:

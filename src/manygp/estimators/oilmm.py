@@ -102,7 +102,8 @@ class OILMM(TrainedEstimator):
         Inducing points of each latent process; None for exact GPs; "auto" is exact where that is affordable and rows
         are not coupled.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
+        "rbf", "matern12", "matern32", "matern52", with seasons as in "rbf * periodic(24)", see `docs/seasons.md`, or a
+        GPyTorch kernel on the inputs; every process has its own.
     likelihood
         "gaussian", or a `Gaussian` with one noise for all outputs; the model has no other. If that is not to be
         learned, all outputs have one scale.

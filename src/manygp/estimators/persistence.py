@@ -43,7 +43,7 @@ def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
     manifest, tensors = _describe(estimator)
     try:
         check_manifest(manifest, tensors)
-        check_scaling(_with_prefix(tensors, "scaling."), estimator.n_features_in_, estimator.n_outputs_)
+        check_scaling(_with_prefix(tensors, "scaling."), estimator._sizes()["num_features"], estimator.n_outputs_)
         check_state(_build(estimator, manifest["sizes"], tensors), _with_prefix(tensors, "model."))
     except _DAMAGE as error:
         raise ModelFileError(f"This model could not be loaded again ({_first_line(error)}): fit it anew.") from error
@@ -142,10 +142,10 @@ def _describe(estimator: Estimator) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _attach(estimator: Estimator, model: nn.Module, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     sizes, scaling = manifest["sizes"], _with_prefix(tensors, "scaling.")
-    estimator.n_features_in_, estimator.n_outputs_ = sizes["num_features"], sizes["num_outputs"]
-    check_scaling(scaling, estimator.n_features_in_, estimator.n_outputs_)
+    check_scaling(scaling, sizes["num_features"], sizes["num_outputs"])
     estimator.model_ = model
     estimator.scaling_ = Scaling.from_arrays({key: value.numpy() for key, value in scaling.items()})
+    estimator.n_features_in_, estimator.n_outputs_ = estimator.scaling_.num_features, sizes["num_outputs"]
     estimator.history_ = History.from_plain(manifest["history"])
     estimator._settings_ = estimator.get_params(deep=False)
     estimator._seed, estimator._flat_ = manifest["seed"], manifest["flat"]

@@ -35,6 +35,13 @@ def posterior(estimator: Any, X: Tensor, outputs: Any, observation_noise: bool, 
             f"{tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__}; use predict_dist for other containers."
         )
     likelihood = estimator.model_.likelihood
+    if estimator.scaling_.seasons is not None:
+        raise SettingError("posterior knows no kernels with seasons: give sine and cosine as further inputs instead.")
+    if observation_noise and getattr(estimator.model_, "cell_noise", None) is not None:
+        raise SettingError(
+            "posterior knows no noise that differs between cells: ask for the posterior of the function, with "
+            "observation_noise=False."
+        )
     if observation_noise and not isinstance(likelihood, Gaussian):
         raise SettingError(
             f"{type(likelihood).__name__} observations are not Gaussian: ask for the posterior of the function, with "
@@ -78,7 +85,7 @@ def frozen_joint(estimator: Any, observation_noise: bool) -> Joint:
     model = copy.deepcopy(estimator._model_for(observation_noise))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    joint: Joint = model.joint(int(estimator.num_samples), estimator._seed)
+    joint: Joint = model.joint(estimator._num_draws, estimator._seed)
     return joint
 
 

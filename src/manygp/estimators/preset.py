@@ -1,8 +1,8 @@
 """Presets: how a model is made, begun and trained, as one choice."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["FAST", "PUBLISHED", "Preset"]
+__all__ = ["FAST", "PUBLISHED", "QUICK", "Preset"]
 
 
 @dataclass(frozen=True)
@@ -33,4 +33,5 @@ class Preset:
 
 
 FAST = Preset(natural=True, from_data=True, learning_rate=0.015, epochs=None)
+QUICK = replace(FAST, epochs=10)
 PUBLISHED = Preset(natural=False, from_data=False, learning_rate=0.01, epochs=1000)

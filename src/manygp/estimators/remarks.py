@@ -4,6 +4,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from gpytorch.kernels import CosineKernel, Kernel, PeriodicKernel, SpectralMixtureKernel
 
 from manygp.data import Table
@@ -48,8 +49,8 @@ def remark_on_kernels(estimator: "Estimator") -> None:
         parts = value.modules() if isinstance(value, Kernel) else ()
         if any(isinstance(part, PeriodicKernel | CosineKernel | SpectralMixtureKernel) for part in parts):
             _warn(
-                f"{key} is periodic, but inputs are standardised and its period is not found from the data: give sine "
-                "and cosine of the inputs as further inputs instead, with a kernel by name."
+                f"{key} is periodic, but inputs are standardised and its period is not found from the data: write it "
+                "as 'rbf * periodic(T)', T in units of the input, or give sine and cosine of the inputs beside them."
             )
 
 
@@ -62,11 +63,11 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     if table.num_observed < _LEAST_CELLS or not _has_run_out(estimator):
         return
     row, output, y = table.sample(_SAMPLE, np.random.default_rng(0))
-    cells: dict[str, Any] = {"x": table.X[row], "outputs": [table.output_names[i] for i in output]}
-    cells["exposure"] = None if table.exposure is None else table.exposure[row]
-    seen, weight = estimator.predict_cells(**cells), np.zeros(len(y))
+    X, exposure = table.X[row], None if table.exposure is None else table.exposure[row]
+    # Inputs are plain numbers here, even if users know them as dates.
+    seen, weight = estimator._listed(X, pd.DataFrame(X), output, True, exposure), np.zeros(len(y))
     if estimator.model_.likelihood.is_affine:
-        v = estimator.predict_cells(**cells, observation_noise=False).variance
+        v = estimator._listed(X, pd.DataFrame(X), output, False, exposure).variance
         weight = np.minimum(v / np.maximum(seen.variance - v, v), _MOST_WEIGHT)
     unit, count = estimator.scaling_.y_scale[output], np.bincount(output)[output]
     own_mean = (np.bincount(output, y) / np.maximum(np.bincount(output), 1))[output]

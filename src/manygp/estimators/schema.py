@@ -39,7 +39,8 @@ def check_manifest(manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None
     _expect(type(manifest["flat"]) is bool, "flat is neither true nor false")
     _check_length("output_names", manifest["output_names"], sizes["num_outputs"])
     if manifest["feature_names"] is not None:
-        _check_length("feature_names", manifest["feature_names"], sizes["num_features"])
+        circles = 2 * len(tensors.get("scaling.seasons", ()))
+        _check_length("feature_names", manifest["feature_names"], sizes["num_features"] - circles)
         _expect(all(isinstance(name, str) for name in manifest["feature_names"]), "feature_names are not all text")
     _check_axes(manifest.get("axes"))
     _check_history(manifest["history"])
@@ -55,6 +56,14 @@ def check_scaling(scaling: dict[str, Tensor], num_features: int, num_outputs: in
             low, high = (1.0 / _FARTHEST, _FARTHEST) if part == "scale" else (-_FARTHEST, _FARTHEST)
             is_good = value.shape == (size,) and bool(((value >= low) & (value <= high)).all())
             _expect(is_good, f"scaling.{axis}_{part} holds a number out of range, or not {size} of them")
+    seasons = scaling.get("seasons")
+    if seasons is not None:
+        is_good = seasons.dtype == torch.float64 and seasons.dim() == 2 and seasons.shape[1] == 2
+        _expect(is_good and 2 * len(seasons) < num_features, "scaling.seasons are not a column and a period each")
+        column, period = seasons[:, 0], seasons[:, 1]
+        is_column = (column == column.round()) & (column >= 0) & (column < num_features - 2 * len(seasons))
+        is_good = bool((is_column & (period > 0) & (period <= _FARTHEST)).all())
+        _expect(is_good, "scaling.seasons hold a number out of range")
 
 
 def check_state(model: nn.Module, state: dict[str, Tensor]) -> None:

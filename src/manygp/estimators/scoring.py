@@ -102,8 +102,9 @@ class ScoringMixin(RegressorMixin):
         outputs = self._outputs_of(table, X, y, outputs)
         exposure = table.exposure if exposure is None else exposure
         if isinstance(table, Grid):
+            values = _values(table)
             dist = self.predict_dist(_inputs_of(X, y, table), outputs, exposure=exposure)
-            return dist.score(_values(table), plug_in=plug_in)
+            return dist.score(values, plug_in=plug_in)
         assert isinstance(table, Cells)
         chosen = find_outputs(self.output_names_, outputs)
         if len(chosen) != table.num_outputs:
@@ -189,6 +190,7 @@ def _is_numbered(names: Sequence[Hashable]) -> bool:
 
 def _values(table: Grid) -> FloatArray:
     """Values of a grid, NaN where they are not observed, shape (n, p)."""
+    table.check_in_memory()
     rows = slice(0, table.num_inputs)
     return table.values(rows) if table.mask is None else np.where(table.mask, table.values(rows), np.nan)
 

@@ -94,6 +94,7 @@ class SeparableEstimator(LatentVariableEstimator):
 
     model_: SeparableLatentModel
     _config_class = SeparableConfig
+    _reads_batches = True
     _knows_exposure = True
 
     @property

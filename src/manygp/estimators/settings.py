@@ -10,6 +10,7 @@ import torch
 
 from manygp.errors import SettingError
 from manygp.kernels import KERNELS
+from manygp.kernels.composed import parts_of
 from manygp.likelihoods import LIKELIHOODS, Likelihood
 from manygp.memory import check_memory
 
@@ -50,8 +51,16 @@ def check_choice(name: str, value: Any, choices: Iterable[Any], other: str = "")
 
 def check_kernel(name: str, value: Any) -> None:
     """Refuse what is neither the name of a kernel nor a kernel."""
-    if not isinstance(value, gpytorch.kernels.Kernel):
-        check_choice(name, value, KERNELS, " or a GPyTorch kernel")
+    if isinstance(value, gpytorch.kernels.Kernel):
+        return
+    if not isinstance(value, str) or "periodic" not in value:
+        check_choice(name, value, KERNELS, ", with seasons as in 'rbf * periodic(24)', or a GPyTorch kernel")
+        return
+    bases = [part.base for part in parts_of(value) if part.base is not None]
+    for base in bases:
+        check_choice(name, base, KERNELS, ", each with seasons or without")
+    if not bases:
+        raise SettingError(f"{name}={value!r} only repeats itself: add or multiply a kernel, as in 'rbf * {value}'.")
 
 
 def check_likelihood(value: Any, automatic: tuple[str, ...] = ()) -> None:

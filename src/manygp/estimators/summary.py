@@ -24,6 +24,7 @@ _STOP_REASONS = {
     "converged": "the bound has stopped rising",
     "epochs": "as many as were asked for",
     "budget": "the time for it was up",
+    "time limit": "as many as the time limit left room for",
     "interrupted": "interrupted",
     "start": "no epoch improved on the start, which stands",
     "failed": "a step failed, and what was found before it stands",
@@ -72,7 +73,8 @@ class SummaryMixin:
         found = self._lengthscales()
         if found is None:
             raise SettingError("This model has no lengthscales that can be told in your units: look at model_.")
-        return found
+        # Circles of seasons, behind the inputs, have no units.
+        return found[..., : self.n_features_in_]
 
     def summary(self) -> str:
         """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""

@@ -67,7 +67,8 @@ class SVLMC(TrainedEstimator):
     num_inducing
         Inducing points of each latent process; "auto" follows from the roughness of the functions.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the inputs; every process has its own.
+        "rbf", "matern12", "matern32", "matern52", with seasons as in "rbf * periodic(24)", see `docs/seasons.md`, or a
+        GPyTorch kernel on the inputs; every process has its own.
     likelihood
         Name of a likelihood, or a likelihood.
     mixing_posterior
@@ -140,6 +141,7 @@ class SVLMC(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: LinearMixingModel
+    _reads_batches = True
     _config_class = SVLMCConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------

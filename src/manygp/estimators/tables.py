@@ -40,11 +40,11 @@ def given_table(
     if isinstance(X, Cells):
         cells = cells_table(rows, cell_names(X, X.output_names), X.y, X.output_names)
         cells.exposure = None if X.exposure is None else observed_exposure(X.exposure, X.y)
-        cells.axes = X.axes
+        cells.axes, cells.y_std = X.axes, X.y_std
         return cells
     assert isinstance(X, Grid)
     grid = as_table(rows, X.Y, X.mask, X.output_names)
-    grid.exposure, grid.axes = X.exposure, X.axes
+    grid.exposure, grid.axes, grid.y_std = X.exposure, X.axes, X.y_std
     return grid
 
 

@@ -2,22 +2,23 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import gpytorch
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
 from manygp.data.splits import block_split, random_split
-from manygp.data.table import FloatArray
+from manygp.data.table import FloatArray, IntArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
+from manygp.estimators.cell_noise import check_cell_noise, noise_of_cells
 from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
 from manygp.estimators.neighbors import NeighborGroups
 from manygp.estimators.preset import PUBLISHED
@@ -46,9 +47,10 @@ __all__ = ["TLVMOGP"]
 logger = logging.getLogger("manygp")
 
 BOUNDS = ("standard", "tight")
+NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
-_NEIGHBORS, _LEAST_CELLS = 48, 2000
+_NEIGHBORS, _LEAST_CELLS = 48, 1000
 # What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
 # these shares at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
@@ -57,6 +59,9 @@ _NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
+# Cells and draws with which "auto" tries whether f is linear in latent vectors; and what may not be so at such a
+# quantile of the cells, as a share of the variance: 2% there are 1% of a standard deviation.
+_TRIED_CELLS, _TRIED_DRAWS, _TRIED_QUANTILE, _LINEAR = 256, 8, 0.95, 0.02
 
 
 class TLVMOGP(AdaptiveEstimator):
@@ -73,7 +78,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 2,000 observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 1,000 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
@@ -90,11 +95,17 @@ class TLVMOGP(AdaptiveEstimator):
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
-        "rbf", "matern12", "matern32", "matern52", or a GPyTorch kernel on the embedding space.
+        "rbf", "matern12", "matern32", "matern52", with seasons in units of an input or of dates, such as
+        "rbf * periodic(24)" or "rbf + periodic('year')", see `docs/seasons.md`; or a GPyTorch kernel on the embedding
+        space.
     likelihood
         "gaussian" (with a noise of each output's own, see "pooled-gaussian", where the data show one), "student-t",
         "bernoulli", "poisson", "negative-binomial", "zip", "zinb", "auto" (by a look at the values), a
         likelihood of `manygp.likelihoods` or a one-dimensional one of GPyTorch; see `docs/likelihoods.md`.
+    noise
+        "constant" gives an output the same Gaussian noise at all inputs; "per-input" multiplies it by a factor of every
+        input of the table, which is learnt and drawn to 1, so that months, days or passes of an instrument may differ.
+        See `y_std` of `fit` for noise that is known.
     bound
         "standard", or "tight": closer to the evidence by a closed form for Gaussian noise, at about twice the cost of a
         step, and by one more learned number for other likelihoods.
@@ -114,7 +125,9 @@ class TLVMOGP(AdaptiveEstimator):
     learning_rate
         Adam's step size; "auto" takes that of the preset.
     num_samples
-        Draws of the latent vectors in the predictive mixture.
+        Draws of the latent vectors in the predictive mixture. "auto" takes 20 where f bends in the latent vectors, and
+        none where it is linear in them but for a percent of a standard deviation: there, one Gaussian with the slopes
+        of f is the same distribution, ten times faster. Predictions from neighbours take none.
     standardize
         True lets the preset choose: "fast" standardises inputs, and outputs one by one, all alike or from completed
         columns, whichever predicts held-out cells best; "paper" leaves inputs raw and gives all outputs one scale.
@@ -170,6 +183,7 @@ class TLVMOGP(AdaptiveEstimator):
         embedding: str | nn.Module = "residual",
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
+        noise: str = "constant",
         bound: str = "standard",
         latent_posterior: str = "full",
         latent_prior_mean: Any = None,
@@ -179,7 +193,7 @@ class TLVMOGP(AdaptiveEstimator):
         batch_inputs: int | str | None = "auto",
         batch_outputs: int | str | None = "auto",
         learning_rate: float | str = "auto",
-        num_samples: int = 20,
+        num_samples: int | str = 20,
         standardize: bool | str = True,
         preset: str = "fast",
         dtype: str = "float64",
@@ -199,6 +213,7 @@ class TLVMOGP(AdaptiveEstimator):
         self.embedding = embedding
         self.kernel = kernel
         self.likelihood = likelihood
+        self.noise = noise
         self.bound = bound
         self.latent_posterior = latent_posterior
         self.latent_prior_mean = latent_prior_mean
@@ -220,6 +235,8 @@ class TLVMOGP(AdaptiveEstimator):
 
     model_: TransformedLatentModel
     _knows_exposure = True
+    _knows_y_std = True
+    _reads_batches = True
     _config_class = TLVMOGPConfig
     # A free noise would explain the published start away.
     _published = replace(PUBLISHED, frozen_share=0.5)
@@ -244,7 +261,7 @@ class TLVMOGP(AdaptiveEstimator):
             return None
         # The embedding stays near the identity, whose first dimensions are the inputs.
         lengthscale = model.units * model.gp.kernel.base_kernel.lengthscale[0]
-        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale
+        return lengthscale[:d].detach().cpu().numpy() * self.scaling_.x_scale[:d]
 
     def lipschitz_interval(self) -> tuple[float, float]:
         """Certified bounds on how much the residual network stretches distances, see `embeddings.Residual`."""
@@ -264,8 +281,16 @@ class TLVMOGP(AdaptiveEstimator):
         if table.exposure is not None:
             self._check_exposure(likelihood)
         check_scaled(self.standardize, likelihood)
+        check_cell_noise(self.noise, table, likelihood)
         begin = begin_at_data if self._preset.from_data else begin_at_prior
         return begin(self, table, likelihood, rng, generator)
+
+    def _of_cells(
+        self,
+        exposure: Callable[[IntArray], Tensor | None],
+        locate: Callable[[IntArray], tuple[Tensor, Tensor]],
+    ) -> Callable[[IntArray], Tensor | None]:
+        return exposure if self.model_.cell_noise is None else noise_of_cells(self.model_, locate)
 
     def _count_neighbors(self, table: Table, likelihood: Likelihood) -> int:
         """Cells that every cell is conditioned on beside the inducing points."""
@@ -276,8 +301,27 @@ class TLVMOGP(AdaptiveEstimator):
         is_known = is_known and self._exchange.shards == 1
         wanted = self.num_neighbors
         if isinstance(wanted, str):
-            wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS else 0
+            wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS and not table.is_part else 0
+        if wanted and table.is_part:
+            raise SettingError(
+                f"num_neighbors={wanted} needs all cells in memory, and this table is stored elsewhere: read the "
+                "values first, as in y[:], or use num_neighbors=0."
+            )
         return wanted if is_known else 0
+
+    def _predictor(self, model: Any) -> Any:
+        if self.num_samples == "auto" and model.observed is None and self._is_linear(model):
+            return model.linear_predictor()
+        return super()._predictor(model)
+
+    def _is_linear(self, model: Any) -> bool:
+        """Whether f is so close to linear in latent vectors, at some cells of the fit, that draws tell nothing."""
+        rng, device = np.random.default_rng(self._seed), model.units.device
+        rows = rng.integers(len(self._inputs_), size=_TRIED_CELLS)
+        x = torch.as_tensor(self.scaling_.scale_x(self._inputs_[rows]), device=device)
+        outputs = torch.as_tensor(rng.integers(self.n_outputs_, size=_TRIED_CELLS), device=device)
+        share = model.nonlinearity(x, outputs, _TRIED_DRAWS, self._seed)
+        return float(share.quantile(_TRIED_QUANTILE)) < _LINEAR
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
@@ -319,7 +363,10 @@ class TLVMOGP(AdaptiveEstimator):
         """What follows training; with neighbours, by cells that were left out of it."""
         if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
             with undone_by_interrupts(model, history):
-                history.corrections = correct(model, table, scaling, seed, self._corrections(), left_out)
+                part = table.in_memory(np.random.default_rng(seed))
+                # Effects of single inputs are those of all inputs, or none.
+                names = [name for name in self._corrections() if name != ROW_EFFECTS or not part.is_part]
+                history.corrections = correct(model, part, scaling, seed, names, left_out)
         for made in history.corrections:
             logger.info("%s after training: %s", made.name, made.effect)
         return history
@@ -337,7 +384,8 @@ class TLVMOGP(AdaptiveEstimator):
     def _looks_for_effects(self, table: Table) -> bool:
         """Whether effects of single inputs are looked for once training is over."""
         epochs = math.inf if isinstance(self.epochs, str) else self.epochs
-        return ROW_EFFECTS in self._corrections() and self._corrects_likelihood(table, epochs)
+        is_wanted = ROW_EFFECTS in self._corrections() and not table.is_part
+        return is_wanted and self._corrects_likelihood(table, epochs)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -356,6 +404,7 @@ class TLVMOGP(AdaptiveEstimator):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
         check_kernel("kernel", self.kernel)
         check_likelihood(self.likelihood, automatic=("auto",))
+        check_choice("noise", self.noise, NOISES)
         check_choice("bound", self.bound, BOUNDS)
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)

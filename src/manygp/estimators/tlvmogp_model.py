@@ -12,6 +12,7 @@ from manygp.estimators.config import Config
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Gaussian, make_likelihood
 from manygp.models import TransformedLatentModel
+from manygp.models.cell_noise import CellNoise
 from manygp.models.coordinates import with_coordinates
 from manygp.models.neighbors import ObservedCells
 from manygp.terms import make_term
@@ -26,8 +27,10 @@ _JITTER, _PAPER_JITTER, _SITE_JITTER = 1e-9, 1e-8, 1e-6
 class TLVMOGPConfig(Config):
     """A T-LVMOGP with nothing left open.
 
-    Settings of `TLVMOGP` have their names; `terms` are names of terms, each with sizes of its own, and `observed` are
-    sizes of the cells that predictions from neighbours look at: inputs, features and cells.
+    Settings of `TLVMOGP` have their names; `terms` are names of terms, each with sizes of its own; `observed` are
+    sizes of the cells that predictions from neighbours look at: inputs, features, cells, and whether their noise is
+    known; `cell_noise` are sizes of the noise that cells have beside that of their outputs, if they have any: inputs,
+    and whether it is learnt for each of them.
     """
 
     latent_dim: int
@@ -45,6 +48,7 @@ class TLVMOGPConfig(Config):
     terms: tuple[tuple[Any, ...], ...] = ()
     coordinates: dict[str, Any] | None = None
     observed: tuple[int, ...] | None = None
+    cell_noise: tuple[int, ...] | None = None
     linear_share: float = 0.0
     jitter: float | None = None
 
@@ -57,7 +61,7 @@ class TLVMOGPConfig(Config):
         # Steps on counts were tried with the plain kernel.
         has_latents = fast and is_near_identity(embedding) and likelihood.is_affine
         gp = InducingGP(
-            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0),
+            make_kernel(self.kernel, e, fast, num_latents=h if has_latents else 0, num_inputs=d),
             torch.zeros(m, e),
             NaturalPosterior(m) if fast else CholeskyPosterior(m),
             jitter if self.jitter is None else self.jitter,
@@ -71,13 +75,16 @@ class TLVMOGPConfig(Config):
         )
         model = TransformedLatentModel(
             *(embedding, gp, latents, likelihood, torch.ones(d + h)),
-            terms=[make_term(name, sizes, p, d, h, fast, generator) for name, *sizes in self.terms],
+            terms=[make_term(name, sizes, p, d, h, fast) for name, *sizes in self.terms],
             sparse=fast,
             linear_share=float(self.linear_share),
             num_neighbors=self.num_neighbors,
         )
         if has_latents:
             model.box = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, d).clone()
+        if self.cell_noise is not None:
+            num_inputs, is_learned = self.cell_noise
+            model.cell_noise = CellNoise(p, num_inputs, d, bool(is_learned))
         if self.observed is not None:
             model.observed = ObservedCells(*self.observed)
         if self.coordinates is not None:
@@ -91,7 +98,7 @@ class TLVMOGPConfig(Config):
             self,
             num_outputs=model.num_outputs,
             terms=tuple((term.name, *term.sizes()) for term in model.terms),
-            observed=None if cells is None else (*cells.inputs.shape, len(cells.y)),
+            observed=None if cells is None else cells.sizes(),
             linear_share=model.linear_share,
             jitter=model.gp.jitter,
         )

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from manygp.data import Scaling, Table
+from manygp.estimators.cell_noise import sizes_of_cell_noise, start_cell_noise
 from manygp.estimators.noise import typical_noise
 from manygp.estimators.standardize import published_scaling
 from manygp.estimators.trained import given
@@ -64,6 +65,7 @@ def begin_at_data(
     half_integer = survey.roughness(sizes.factors).half_integer if sizes.has_neighbors and sizes.factors else 3
     model = _untrained(settings, table, likelihood, dims, bound, prior, has_trend, generator, half_integer)
     initialise(model, survey, sizes, generator)
+    start_cell_noise(model, table, survey.scaling, None if survey.slopes is not None else sizes.factors)
     return model, survey.scaling
 
 
@@ -80,7 +82,9 @@ def begin_at_prior(
     )
     model = _untrained(settings, table, likelihood, dims, _SPECTRAL_BOUND, prior, settings.trend is True, generator)
     initialise_at_prior(model, generator)
-    return model, published_scaling(settings.standardize, table, likelihood.is_affine)
+    scaling = published_scaling(settings.standardize, table, likelihood.is_affine)
+    start_cell_noise(model, table, scaling)
+    return model, scaling
 
 
 def _untrained(
@@ -113,6 +117,7 @@ def _untrained(
         "spectral_bound": given(settings.spectral_bound, spectral_bound),
         "prior_mean": prior is not None,
         "terms": terms,
+        "cell_noise": sizes_of_cell_noise(settings.noise, table),
         "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
         "likelihood": likelihood_name(likelihood) if isinstance(settings.likelihood, str) else settings.likelihood,
     }

@@ -112,6 +112,11 @@ def updated(
 
 def _check_model(model: Any) -> None:
     assert isinstance(model, TransformedLatentModel)
+    if model.cell_noise is not None:
+        raise SettingError(
+            "This model has noise that differs between cells (y_std or noise='per-input'), which update does not know: "
+            "fit it anew with all data."
+        )
     if model.terms.of(RowEffects) and not isinstance(model.likelihood, Gaussian):
         raise SettingError(
             "This model has effects of single inputs beside a likelihood that is not Gaussian, which update does not "

@@ -22,7 +22,7 @@ _CENTRINGS, _FARTHEST = 3, 4.0
 
 def check_support(likelihood: Likelihood, table: Table) -> None:
     """Refuse values that the likelihood cannot have, a chunk at a time."""
-    for _, _, y in table.chunks():
+    for y in table.value_chunks():
         likelihood.check(y)
 
 

@@ -49,7 +49,8 @@ def initialise(model: RegressionNetwork, survey: Survey, found: Lengthscales, fa
     else:
         series = factor_series(factors, L, seen, rng)
         F, W = series.F, series.W
-        signal = float(series.variance[np.square(F).sum(0) > 0].mean()) if F.any() else found.signal / L
+        used = np.square(F).sum(0) > 0
+        signal = float(series.variance[used].mean()) if used.any() else found.signal / L
         variance = weight_variance(table, series, noise)[seen].mean(0)
     signal = max(signal, _MIN_SIGNAL)
     rescale_kernel(model.latent_kernel, torch.as_tensor(found.lengthscale), signal)

@@ -5,12 +5,20 @@ kernels, with an amplitude of what outputs share or without, are evaluated by on
 backward; any other kernel by GPyTorch itself.
 """
 
-from manygp.kernels.covariance import CovarianceRows, cross_covariance, kernel_diagonal, plain_covariance, stationary
+from manygp.kernels.covariance import (
+    CovarianceAmong,
+    CovarianceRows,
+    cross_covariance,
+    kernel_diagonal,
+    plain_covariance,
+    stationary,
+)
 from manygp.kernels.named import KERNELS, LatentKernel, is_fused, make_kernel, rescale_kernel, smoothness
 from manygp.kernels.pairs import matern
 
 __all__ = [
     "KERNELS",
+    "CovarianceAmong",
     "CovarianceRows",
     "LatentKernel",
     "cross_covariance",

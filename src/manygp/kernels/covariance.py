@@ -13,7 +13,7 @@ from torch import Tensor
 from manygp.kernels.named import LatentKernel, is_fused, smoothness
 from manygp.kernels.pairs import LatentPairs, Pairs, make_pairs, matern
 
-__all__ = ["CovarianceRows", "cross_covariance", "kernel_diagonal", "plain_covariance", "stationary"]
+__all__ = ["CovarianceAmong", "CovarianceRows", "cross_covariance", "kernel_diagonal", "plain_covariance", "stationary"]
 
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
@@ -131,6 +131,35 @@ class _Stationary(torch.autograd.Function):
             gradient.add(rows, G[..., rows, :].clone(), K[..., rows, :], _some(parts, rows))
         by_a, by_b, by_scale, _, by_share = gradient.result()
         return by_a, by_b, by_scale, by_share if isinstance(ctx.pairs, LatentPairs) else None, None, None
+
+
+class CovarianceAmong:
+    """k among some points, any of them with any others, by parts that are computed once; not for gradients.
+
+    Parameters
+    ----------
+    kernel
+        k, without a batch shape.
+    points
+        The points.
+    """
+
+    @torch.no_grad()
+    def __init__(self, kernel: Kernel, points: Float[Tensor, "n e"]):
+        self.kernel, self.points, self._pairs = kernel, points, None
+        if is_fused(kernel):
+            a, b, outputscale, *share = _scaled(kernel, points, points)
+            of_latents = share[0] if share else None
+            self._pairs = make_pairs(a, b, outputscale, smoothness(kernel), of_latents, _num_latents(kernel))
+
+    @torch.no_grad()
+    def __call__(self, rows: Int[Tensor, " r"], columns: Int[Tensor, " c"]) -> Float[Tensor, "r c"]:
+        """Covariances of some points with some others."""
+        if self._pairs is None:
+            return cross_covariance(self.kernel, self.points[rows], self.points[columns])
+        K = self.points.new_empty(len(rows), len(columns))
+        self._pairs.write(rows, K, tuple(torch.empty_like(K) for _ in range(self._pairs.num_parts)), columns)
+        return K
 
 
 def _covariance(pairs: Pairs | LatentPairs) -> tuple[Tensor, tuple[Tensor, ...]]:

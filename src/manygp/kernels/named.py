@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from gpytorch.constraints import Interval, Positive
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from manygp.errors import SettingError
+from manygp.kernels.composed import parts_of, seasons_of
 
 __all__ = ["KERNELS", "LatentKernel", "is_fused", "make_kernel", "rescale_kernel", "smoothness"]
 
@@ -74,25 +75,54 @@ class LatentKernel(ScaleKernel):
         return outputscale.unsqueeze(-1) * profile * of_pairs
 
 
-def make_kernel(kernel: str | Kernel, dim: int, log_parameters: bool = False, num_latents: int = 0) -> Kernel:
+def make_kernel(
+    kernel: str | Kernel,
+    dim: int,
+    log_parameters: bool = False,
+    num_latents: int = 0,
+    num_inputs: int | None = None,
+) -> Kernel:
     """A GPyTorch kernel on `dim` dimensions, from its name or as a copy of the one given.
 
     Positive parameters of a named kernel are softplus of a free one, as is GPyTorch's custom, or with `log_parameters`
     its exponential, so that a step of the optimiser is a relative change at every scale. If the last `num_latents`
-    dimensions are those of latent vectors, a named kernel is a `LatentKernel`.
+    dimensions are those of latent vectors, a named kernel is a `LatentKernel`. Of a given one that the closed form
+    computes, a lengthscale for all dimensions becomes one for each: inputs and latents have no unit in common.
+
+    Of the first `num_inputs` dimensions, all by default, the last two for every season of the kernel are its circle; a
+    sum has parts that see some of the inputs and circles, and all dimensions behind them.
     """
     if isinstance(kernel, Kernel):
         given = copy.deepcopy(kernel).double()
         _check_dimensions(given, dim)
+        if is_fused(given) and given.base_kernel.ard_num_dims is None:
+            base = given.base_kernel
+            base.ard_num_dims = dim
+            base.raw_lengthscale = nn.Parameter(base.raw_lengthscale.detach().repeat(1, dim))
         return given
-    if kernel not in KERNELS:
-        raise SettingError(f"kernel={kernel!r} is unknown: use one of {', '.join(KERNELS)}, or a GPyTorch kernel.")
+    parts, seasons = parts_of(kernel), seasons_of(kernel)
+    if len(parts) == 1:
+        return _named(parts[0].base, dim, log_parameters, num_latents)
+    num_inputs = dim if num_inputs is None else num_inputs
+    own = num_inputs - 2 * len(seasons)
+    kernels = []
+    for part in parts:
+        circles = (own + 2 * seasons.index(season) for season in part.seasons)
+        dims = [*range(own if part.base else 0), *(i for at in circles for i in (at, at + 1)), *range(num_inputs, dim)]
+        # A periodic kernel is an RBF kernel on the circle.
+        kernels.append(_named(part.base or "rbf", len(dims), log_parameters, num_latents, tuple(dims)))
+    return AdditiveKernel(*kernels)
+
+
+def _named(
+    name: str | None, dim: int, log_parameters: bool, num_latents: int, active_dims: tuple[int, ...] | None = None
+) -> Kernel:
+    """A kernel by its name alone."""
+    if name not in KERNELS:
+        raise SettingError(f"kernel={name!r} is unknown: use one of {', '.join(KERNELS)}, or a GPyTorch kernel.")
     constraint = Positive(transform=torch.exp, inv_transform=torch.log) if log_parameters else Positive()
-    base: Kernel
-    if kernel == "rbf":
-        base = RBFKernel(ard_num_dims=dim, lengthscale_constraint=constraint)
-    else:
-        base = MaternKernel(nu=_SMOOTHNESS[kernel], ard_num_dims=dim, lengthscale_constraint=constraint)
+    settings: dict[str, Any] = {"ard_num_dims": dim, "lengthscale_constraint": constraint, "active_dims": active_dims}
+    base = RBFKernel(**settings) if name == "rbf" else MaternKernel(nu=_SMOOTHNESS[name], **settings)
     if num_latents:
         return LatentKernel(base, num_latents, copy.deepcopy(constraint)).double()
     return ScaleKernel(base, outputscale_constraint=copy.deepcopy(constraint)).double()
@@ -128,7 +158,12 @@ def is_fused(kernel: Kernel) -> bool:
 
 def rescale_kernel(kernel: Kernel, lengthscale: Float[Tensor, " e"], outputscale: float, share: float = 1.0) -> None:
     """Set the lengthscales and scales of a named kernel, c where it has one; leave any other kernel as it is."""
-    if is_fused(kernel):
+    if isinstance(kernel, AdditiveKernel) and all(isinstance(part, ScaleKernel) for part in kernel.kernels):
+        # Each part has its dimensions, and its share of the variance.
+        for part in kernel.kernels:
+            rescale_kernel(part, lengthscale[part.active_dims], outputscale / len(kernel.kernels), share)
+        return
+    if is_fused(kernel) or (isinstance(kernel, ScaleKernel) and kernel.active_dims is not None):
         kernel.base_kernel.lengthscale = lengthscale
         # A plain number would be rounded to the default dtype.
         kernel.outputscale = torch.as_tensor(outputscale, dtype=torch.float64)

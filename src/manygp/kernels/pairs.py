@@ -14,6 +14,8 @@ from torch import Tensor
 __all__ = ["Gradient", "LatentPairs", "Pairs", "make_pairs", "matern"]
 
 _Parts = tuple[Tensor, ...]
+_Places = slice | Tensor
+_ALL = slice(None)
 
 
 class Gradient(Protocol):
@@ -81,14 +83,15 @@ class Pairs:
         """Arrays beside K that the gradient needs."""
         return 0 if self.is_rbf else 1
 
-    def write(self, rows: slice, K: Tensor, parts: _Parts) -> None:
-        """Write some rows of K and their parts."""
-        torch.matmul(self.left[..., rows, :], self.right, out=K)
+    def write(self, rows: _Places, K: Tensor, parts: _Parts, columns: _Places = _ALL) -> None:
+        """Write some rows of K, or some columns of these, and their parts."""
+        torch.matmul(self.left[..., rows, :], self.right[..., columns], out=K)
         if self.is_rbf:
             K.exp_()
             return
         ρ, by_s = matern(K.clamp_(min=0.0), self.nu)
-        scale = self.scale if self.weight is None else self.scale * self.weight[..., rows, :]
+        scale = self.scale[..., columns] if self.has_columns else self.scale
+        scale = scale if self.weight is None else scale * self.weight[..., rows, :]
         torch.mul(ρ, scale, out=K)
         torch.mul(by_s, scale, out=parts[0])
 
@@ -168,11 +171,11 @@ class LatentPairs:
         """Arrays beside K that the gradient needs."""
         return self.on_x.num_parts + 1
 
-    def write(self, rows: slice, K: Tensor, parts: _Parts) -> None:
-        """Write some rows of K and their parts."""
+    def write(self, rows: _Places, K: Tensor, parts: _Parts, columns: _Places = _ALL) -> None:
+        """Write some rows of K, or some columns of these, and their parts."""
         P = parts[-1]
-        self.on_x.write(rows, P, parts[:-1])
-        torch.matmul(self.h[..., rows, :], self.other_h.mT, out=K)
+        self.on_x.write(rows, P, parts[:-1], columns)
+        torch.matmul(self.h[..., rows, :], self.other_h[..., columns, :].mT, out=K)
         # Where h is a small part of a lengthscale, exp(h·h') − 1 has digits that a difference would not have.
         K.expm1_().add_(self.share)
         for part in parts[:-1]:

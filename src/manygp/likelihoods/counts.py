@@ -16,6 +16,8 @@ __all__ = ["CountLikelihood", "gamma_sample", "poisson_sample"]
 _NEWTON_STEPS = 8
 _LONGEST_STEP = 4.0
 _DISPERSIONS = (1e-3, 10.0)
+# Where zeros are added, one where more than this are expected says nothing about f.
+_LOST = 100.0
 
 
 class CountLikelihood(Likelihood):
@@ -36,7 +38,7 @@ class CountLikelihood(Likelihood):
     num_points = 16
     is_discrete = True
     takes_exposure = True
-    support = "counts (0, 1, 2, ...)"
+    support = "counts (0, 1, 2, ...) of at most 2⁵³"
     log_scale: Tensor
 
     def __init__(self, link: str, scale: float):
@@ -192,7 +194,8 @@ class CountLikelihood(Likelihood):
     # -- data and starting values --------------------------------------------------------------------------------
 
     def in_support(self, y: Tensor) -> Tensor:
-        return (y >= 0.0) & (y == y.floor()) & y.isfinite()
+        # Beyond that, double precision cannot count.
+        return (y >= 0.0) & (y == y.floor()) & (y <= 2.0**53)
 
     def level(self, y: Tensor, outputs: Tensor, num_outputs: int, exposure: Tensor | None = None) -> Tensor:
         exposure = torch.ones_like(y) if exposure is None else exposure.expand_as(y)
@@ -209,7 +212,9 @@ class CountLikelihood(Likelihood):
         exposed = self.offset(exposure, y).exp()
         # The rate after y events, when one event at the output's own rate was known before.
         rate = (y + 1.0) / (exposed + 1.0 / expected)
-        return self.link.inverse(rate.log())
+        m = expected * exposed
+        is_lost = (y == 0.0) & (m > _LOST) & (self.extra_zeros(m) > 0.0)
+        return self.link.inverse(torch.where(is_lost, expected, rate).log())
 
     def moment_dispersion(
         self, y: Tensor, outputs: Tensor, size: int, f: Tensor | None, exposure: Tensor | None

@@ -19,6 +19,9 @@ _LEAST_NOISE, _LEAST_FIXED = 1e-6, 1e-20
 class Gaussian(Likelihood):
     """y = f + ε with ε ~ N(0, σ²).
 
+    What other likelihoods have as the exposure of a cell is here the variance of its noise beside that of its output,
+    which a model tells: σ² and this add up, and may not be negative together.
+
     Parameters
     ----------
     num_outputs
@@ -82,63 +85,71 @@ class Gaussian(Likelihood):
         outputs = torch.arange(num_outputs, device=self.raw_noise.device)
         return self._noise_of(outputs, self.raw_noise).expand(num_outputs)
 
-    def split_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(σ², δ) with the noise variance of every cell written as σ² exp(δ), δ None where all are the same."""
-        if self.is_shared:
+    def split_noise(self, outputs: Tensor, extra: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(σ², δ) with the noise variance of every cell written as σ² exp(δ), δ None where all are the same.
+
+        `extra` is what a cell has beside the noise of its output.
+        """
+        if self.is_shared and extra is None:
             return self.noise[0], None
-        log_noise = self._noise_of(outputs, self.raw_noise).log()
+        log_noise = self._noise_of(outputs, self.raw_noise, extra).log()
         center = log_noise.detach().sum() / max(log_noise.numel(), 1)
         return center.exp(), log_noise - center
 
-    def noise_of(self, outputs: Tensor) -> Tensor:
-        """Noise variances of cells of some outputs, in the shape of `outputs`."""
-        return self._noise_of(outputs, self.raw_noise).expand(outputs.shape)
+    def noise_of(self, outputs: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Noise variances of cells of some outputs, with what they have beside that, in the shape of `outputs`."""
+        return self._noise_of(outputs, self.raw_noise, extra).expand(outputs.shape)
 
-    def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        return self.constraint.transform(self.pick("raw_noise", outputs)).to(like.dtype)
+    def _noise_of(self, outputs: Tensor, like: Tensor, extra: Tensor | None = None) -> Tensor:
+        own = self._own_noise(outputs)
+        return (own if extra is None else own + extra).to(like.dtype)
+
+    def _own_noise(self, outputs: Tensor) -> Tensor:
+        """Noise variances of outputs, without what single cells have beside them."""
+        return self.constraint.transform(self.pick("raw_noise", outputs))
 
     def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        return _log_normal(y - f, self._noise_of(outputs, f))
+        return _log_normal(y - f, self._noise_of(outputs, f, exposure))
 
     def conditional_moments(self, f: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return f, self._noise_of(outputs, f).expand_as(f)
+        return f, self._noise_of(outputs, f, exposure).expand_as(f)
 
     def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        return torch.special.ndtr((y - f) / self._noise_of(outputs, f).sqrt())
+        return torch.special.ndtr((y - f) / self._noise_of(outputs, f, exposure).sqrt())
 
     def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
         noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
-        return f + noise * self._noise_of(outputs, f).sqrt()
+        return f + noise * self._noise_of(outputs, f, exposure).sqrt()
 
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> Tensor:
         # E[log N(y | f, σ²)] = log N(y | μ, σ²) − v / 2σ²
-        noise = self._noise_of(outputs, mean)
+        noise = self._noise_of(outputs, mean, exposure)
         return _log_normal(y - mean, noise) - 0.5 * variance / noise
 
     @torch.no_grad()
     def site_derivatives(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        noise = self._noise_of(outputs, mean)
+        noise = self._noise_of(outputs, mean, exposure)
         by_mean = (y - mean) / noise
         return by_mean, (-0.5 / noise).expand_as(by_mean)
 
     def predictive_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> Tensor:
-        return _log_normal(y - mean, variance + self._noise_of(outputs, mean))
+        return _log_normal(y - mean, variance + self._noise_of(outputs, mean, exposure))
 
     def predictive_moments(
         self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        return mean, variance + self._noise_of(outputs, mean)
+        return mean, variance + self._noise_of(outputs, mean, exposure)
 
     def predictive_cdf(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
     ) -> Tensor:
-        return torch.special.ndtr((y - mean) / (variance + self._noise_of(outputs, mean)).sqrt())
+        return torch.special.ndtr((y - mean) / (variance + self._noise_of(outputs, mean, exposure)).sqrt())
 
     @torch.no_grad()
     def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:

@@ -18,9 +18,10 @@ class Likelihood(nn.Module):
     """p(y | f) of a single cell, and what follows from it under f ~ N(mean, variance).
 
     All arguments broadcast against each other; `outputs` holds the output number of every cell, `exposure` what the
-    mean of a count is multiplied by. A leaf must define `log_prob`, `conditional_moments`, `conditional_cdf` and
-    `sample`; it may replace a quadrature by a closed form. Positive numbers are kept by their logarithms, in (1,) for
-    all outputs together or in (p,) for each its own; `rows` names the tensors of the second kind.
+    mean of a count is multiplied by, or the variance of the noise that a Gaussian value has beside that of its output.
+    A leaf must define `log_prob`, `conditional_moments`, `conditional_cdf` and `sample`; it may replace a quadrature by
+    a closed form. Positive numbers are kept by their logarithms, in (1,) for all outputs together or in (p,) for each
+    its own; `rows` names the tensors of the second kind.
     """
 
     #: Nodes of the quadrature.

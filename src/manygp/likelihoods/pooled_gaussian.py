@@ -37,12 +37,14 @@ class PooledGaussian(Gaussian):
         self.deviation.copy_(deviation)
         self.spread.fill_(spread)
 
-    def split_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def split_noise(self, outputs: Tensor, extra: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if extra is not None:
+            return super().split_noise(outputs, extra)
         return self.noise[0], self.pick("deviation", outputs)
 
     def negative_log_prior(self, outputs: Tensor) -> Tensor:
         # −log N(δ | 0, τ²) without its constant
         return 0.5 * self.pick("deviation", outputs).square() / self.spread
 
-    def _noise_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        return (self.noise[0] * self.pick("deviation", outputs).exp()).to(like.dtype)
+    def _own_noise(self, outputs: Tensor) -> Tensor:
+        return self.noise[0] * self.pick("deviation", outputs).exp()

@@ -109,6 +109,16 @@ class ZeroInflatedNegativeBinomial(CountLikelihood):
 
     @torch.no_grad()
     def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        self._start_dispersion(y, outputs, f, exposure)
+        if isinstance(self.log_michaelis_constant, nn.Parameter):
+            level = self.constant_level(y, outputs, exposure) if f is None else f
+            η, (κ, ρ) = self.log_mean(level, exposure), self.cell_parameters(outputs, y)
+            own = negative_binomial_kernel(η, torch.zeros_like(y), ρ)
+            self.log_michaelis_constant.fill_(zero_inflation.start_constant(κ, η, y, own))
+            # What lost counts explain is no dispersion.
+            self._start_dispersion(y, outputs, f, exposure)
+
+    def _start_dispersion(self, y: Tensor, outputs: Tensor, f: Tensor | None, exposure: Tensor | None) -> None:
         if isinstance(self.log_dispersion, nn.Parameter):
             size = self.log_dispersion.numel()
             self.log_dispersion.copy_(self.moment_dispersion(y, outputs, size, f, exposure).log())

@@ -1,7 +1,7 @@
 """Poisson counts with zeros beyond their own."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manygp.likelihoods import zero_inflation
 from manygp.likelihoods.counts import CountLikelihood, poisson_sample
@@ -74,3 +74,11 @@ class ZeroInflatedPoisson(CountLikelihood):
     def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
         m, (κ,) = bounded_exp(self.log_mean(f, exposure)), self.cell_parameters(outputs, f)
         return zero_inflation.thin(poisson_sample(m, generator), m, κ, generator)
+
+    @torch.no_grad()
+    def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        if isinstance(self.log_michaelis_constant, nn.Parameter):
+            η = self.log_mean(self.constant_level(y, outputs, exposure) if f is None else f, exposure)
+            (κ,) = self.cell_parameters(outputs, y)
+            own = poisson_kernel(η, torch.zeros_like(y))
+            self.log_michaelis_constant.fill_(zero_inflation.start_constant(κ, η, y, own))

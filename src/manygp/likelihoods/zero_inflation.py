@@ -15,7 +15,10 @@ from torch import Tensor
 
 from manygp.likelihoods.links import softplus
 
-__all__ = ["extra_zeros", "inflated_jet", "inflated_kernel", "thin", "unthinned_mean"]
+__all__ = ["extra_zeros", "inflated_jet", "inflated_kernel", "start_constant", "thin", "unthinned_mean"]
+
+# Share of the cells that have to be zero beyond what is expected before the data say where k begins, and bisections.
+_SHORT, _BISECTIONS = 0.05, 60
 
 
 def extra_zeros(m: Tensor, κ: Tensor) -> Tensor:
@@ -58,3 +61,33 @@ def thin(draws: Tensor, m: Tensor, κ: Tensor, generator: torch.Generator) -> Te
     """Replace draws of a count of mean m by zero with probability ψ."""
     uniform = torch.rand(draws.shape, dtype=draws.dtype, device=draws.device, generator=generator)
     return draws * (uniform >= extra_zeros(m, κ))
+
+
+def start_constant(κ: Tensor, η: Tensor, y: Tensor, kernel: Tensor) -> Tensor:
+    """κ at which as many zeros are expected as there are, where the present one leaves many of them unexplained.
+
+    Learning would take it there in small steps only: a third of counts of a million is lost at k = 4 · 10⁵.
+
+    Parameters
+    ----------
+    κ
+        The present log k.
+    η
+        Log means of the counts before any is lost.
+    y
+        The counts.
+    kernel
+        Of the count distribution at zero, so that exp is the probability of a zero of its own.
+    """
+
+    def short(κ: Tensor) -> Tensor:
+        ψ = torch.sigmoid(κ - η)
+        return (y == 0.0).double().mean() - (ψ + (1.0 - ψ) * kernel.exp()).mean()
+
+    low, high = κ, η.max() + 10.0
+    if short(κ) < _SHORT or high <= low:
+        return κ
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if short(middle) > 0.0 else (low, middle)
+    return low

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.data import Scaling, Table
+from manygp.data.batches import known_noise
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky
 from manygp.models.neighbors import Local, NeighborPredictor
@@ -25,15 +26,15 @@ __all__ = ["fit_amplitudes"]
 
 # Cells of each kind that are asked about, and the fewest that tell anything.
 _MOST_CELLS, _LEAST_CELLS = 500, 30
-# λ, so that a factor of e has to gain a fiftieth of a nat a cell; and iterations of L-BFGS.
-_PENALTY, _STEPS = 0.02, 15
+# λ, so that a factor of e has to gain a two-hundredth of a nat a cell; and iterations of L-BFGS.
+_PENALTY, _STEPS = 0.005, 30
 # Logarithms of factors stay within so much of 0, wherever a line search would go.
 _FARTHEST = 4.0
 
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """Cells left out, and their neighbours with every part of the covariance by itself."""
+    """Cells left out, and their neighbours with every part of the covariance by itself; `fixed` is known noise."""
 
     predictor: NeighborPredictor
     local: Local
@@ -41,7 +42,9 @@ class _LeftOut:
     residual: Float[Tensor, "b k k"]
     terms: Sequence[Float[Tensor, "b k k"]]
     noise: Float[Tensor, "b n"]
+    fixed: Float[Tensor, "b n"]
     own_noise: Float[Tensor, " b"]
+    own_fixed: Float[Tensor, " b"]
     misfit: Float[Tensor, "b n"]
 
     @classmethod
@@ -56,15 +59,23 @@ class _LeftOut:
         model, device = predictor.model, predictor.cells.y.device
         x, outputs = torch.as_tensor(scaling.scale_x(table.X[row]), device=device), torch.as_tensor(output).to(device)
         local = predictor.local(x, outputs, torch.full_like(outputs, -1))
-        group = local.group
+        group, own = local.group, model.output_noise(outputs)
+        fixed, own_fixed = torch.zeros_like(local.seen[:, :-1], dtype=own.dtype), torch.zeros_like(own)
+        if model.cell_noise is not None:
+            own = own * model.cell_noise.factor(torch.as_tensor(row, device=device))
+        known = known_noise(table, scaling, row, output)
+        if known is not None and predictor.cells.noise is not None:
+            fixed, own_fixed = predictor.cells.noise[local.cells[local.at[:, :-1]]], torch.as_tensor(known).to(own)
         return cls(
             predictor,
             local,
             torch.as_tensor(scaling.scale_y(value, output), device=device),
             local.covariance(predictor.residual(local)),
             [local.covariance(term.covariance(group, group)) for term in model.terms if term.has_amplitude],
-            predictor.noise(local),
-            model.noise_of(outputs),
+            predictor.noise(local) - fixed,
+            fixed,
+            own,
+            own_fixed,
             predictor.misfit(local),
         )
 
@@ -75,12 +86,12 @@ class _LeftOut:
         for factor, term in zip(factors, self.terms, strict=True):
             S = S + factor * term
         seen, S_N = self.local.seen, S[:, :-1, -1:]
-        noise = torch.where(seen[:, :-1], noise_factor * self.noise, 1.0)
+        noise = torch.where(seen[:, :-1], noise_factor * self.noise + self.fixed, 1.0)
         b = torch.cholesky_solve(S_N, safe_cholesky(S[:, :-1, :-1] + torch.diag_embed(noise)))
         weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
         error = self.y - self.local.mean[self.local.at[:, -1]] - (b.squeeze(-1) * self.misfit).sum(-1)
         left = (S[:, -1, -1] - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
-        variance = self.predictor.known(self.local, weight) + left + noise_factor * self.own_noise
+        variance = self.predictor.known(self.local, weight) + left + noise_factor * self.own_noise + self.own_fixed
         return -0.5 * (error.square() / variance + variance.log()).mean()
 
 

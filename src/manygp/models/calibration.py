@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manygp.data import Grid, Scaling, Table
+from manygp.data.batches import known_noise
 from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian
@@ -61,13 +62,17 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     """
     row, output, value = table.sample(_MOST_CELLS, rng)
     mean, known, open_variance, noise = _marginals(model, scaling.scale_x(table.X[row]), output)
-    y = scaling.scale_y(value, output)
+    y, fixed = scaling.scale_y(value, output), torch.zeros_like(noise)
+    if model.cell_noise is not None:
+        noise = noise * model.cell_noise.factor(torch.as_tensor(row, device=noise.device))
+        variance = known_noise(table, scaling, row, output)
+        fixed = fixed if variance is None else torch.as_tensor(variance).to(noise)
     growth = _unfamiliarity(table, scaling, output, value)
-    rest = 1.0 - known / noise
+    rest = 1.0 - known / (noise + fixed)
     # A cell that almost all knowledge of itself comes from says nothing about the others.
     kept = rest > _LEAST_REST
     residual = torch.as_tensor(growth).to(mean) * (torch.as_tensor(y).to(mean) - mean) / rest
-    variance = known / rest + open_variance
+    variance = known / rest + open_variance + fixed
     return LeftOut(residual[kept], variance[kept], noise[kept], float(kept.double().mean()))
 
 

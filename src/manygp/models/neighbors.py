@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from manygp.data.search import CellSearch
 from manygp.data.table import IntArray
 from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
-from manygp.linalg import safe_cholesky
+from manygp.linalg import projected, safe_cholesky
+from manygp.models.tiles import TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
 
@@ -49,28 +50,37 @@ class ObservedCells(nn.Module):
         Input and output of every cell, shape (c,).
     y
         Values, shape (c,).
+    noise
+        Known variances of their noise, shape (c,); None where nothing is known.
     """
 
     inputs: Tensor
     row: Tensor
     output: Tensor
     y: Tensor
+    noise: Tensor | None
 
-    def __init__(self, num_inputs: int, num_features: int, num_cells: int):
+    def __init__(self, num_inputs: int, num_features: int, num_cells: int, has_noise: int = 0):
         super().__init__()
         self.register_buffer("inputs", torch.zeros(num_inputs, num_features, dtype=torch.float64))
         for name in ("row", "output"):
             self.register_buffer(name, torch.zeros(num_cells, dtype=torch.int32))
         self.register_buffer("y", torch.zeros(num_cells, dtype=torch.float64))
+        self.register_buffer("noise", torch.zeros_like(self.y) if has_noise else None)
 
     @classmethod
-    def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor) -> "ObservedCells":
+    def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor, noise: Tensor | None = None) -> "ObservedCells":
         """Cells as they are told."""
         num_inputs, num_features = inputs.shape
-        cells = cls(num_inputs, num_features, len(y))
-        for name, values in {"inputs": inputs, "row": row, "output": output, "y": y}.items():
-            getattr(cells, name).copy_(values)
+        cells = cls(num_inputs, num_features, len(y), int(noise is not None))
+        for name, values in {"inputs": inputs, "row": row, "output": output, "y": y, "noise": noise}.items():
+            if values is not None:
+                getattr(cells, name).copy_(values)
         return cells
+
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of cells like these."""
+        return (*self.inputs.shape, len(self.y), int(self.noise is not None))
 
 
 @dataclass(frozen=True)
@@ -130,45 +140,52 @@ class NeighborPredictor:
 
     def __init__(self, model: "TransformedLatentModel", num_neighbors: int, has_noise: bool):
         self.model, self.k, self.has_noise = model, num_neighbors, has_noise
-        self.q, self.width = model.gp.posterior.moments(), 1
+        # A width for which a chunk of cells takes some seconds.
+        self.q, self.width = model.gp.posterior.moments(), 4
         assert model.observed is not None
         self.cells, units = model.observed, model.units.cpu().numpy()
         d, scale = self.cells.inputs.shape[1], np.ones(len(units))
         if is_fused(model.gp.kernel) and model.gp.Z.shape[1] == len(units):
             scale = model.gp.kernel.base_kernel.lengthscale.detach().cpu().numpy().reshape(-1)
-        self._x_unit, self._h_unit = (units * scale)[:d], (units * scale)[d:]
+        self.x_unit, self.h_unit = (units * scale)[:d], (units * scale)[d:]
         self.h = model.latents.mean.detach()
         inputs, num_known = self.cells.inputs.cpu().numpy(), int(self.cells.output.max()) + 1
         self.search = CellSearch(
-            inputs / self._x_unit,
-            self.h[:num_known].cpu().numpy() / self._h_unit,
+            inputs / self.x_unit,
+            self.h[:num_known].cpu().numpy() / self.h_unit,
             self.cells.row.cpu().numpy().astype(np.int64),
             self.cells.output.cpu().numpy().astype(np.int64),
         )
         self._known = KnownInputs(self.cells.inputs)
+        # Noise variances of all observed cells.
+        self.cell_noise = model.noise_of(self.cells.output.long(), self.cells.row.long(), self.cells.noise).detach()
+        with torch.no_grad():
+            self._Linv = model.gp.whitening()
+            self._alpha = self._Linv.T @ self.q.mean
 
     @torch.no_grad()
     def __call__(
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
         """Means and variances of f and the terms at cells (x, outputs)."""
-        mean, known, left = self._parts(x, outputs, torch.full_like(outputs, -1))
-        return mean.unsqueeze(0), (known + left).unsqueeze(0)
+        # Cells that share no inputs have few neighbours in common; and a tile is little work for a GPU.
+        is_tiled = self.search.shares_inputs and x.device.type == "cpu"
+        mean, variance = TiledPredictor(self)(x, outputs) if is_tiled else self.one_by_one(x, outputs)
+        return mean.unsqueeze(0), variance.unsqueeze(0)
 
-    def _parts(self, x: Tensor, outputs: Tensor, without: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def one_by_one(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+        """Means and variances of cells, with nothing shared between cells but embeddings of neighbours."""
         size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN + _HERE) * len(self.model.gp.Z)))
-        parts = [
-            self._some(*chunk) for chunk in zip(*(part.split(size) for part in (x, outputs, without)), strict=True)
-        ]
-        mean, known, left = (torch.cat(part) for part in zip(*parts, strict=True))
-        return mean, known, left
-
-    def _some(
-        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        local = self.local(x, outputs, without)
-        μ, weight, d = self.weights(local)
-        return μ, self.known(local, weight), d
+        means, variances = [x.new_empty(0)], [x.new_empty(0)]
+        for inputs, which in zip(x.split(size), outputs.split(size), strict=True):
+            local = self.local(inputs, which, torch.full_like(which, -1))
+            μ, weight, d = self.weights(local)
+            means.append(μ)
+            variances.append(self.known(local, weight) + d)
+        return torch.cat(means), torch.cat(variances)
 
     def weights(self, local: Local) -> tuple[Float[Tensor, " b"], Float[Tensor, "b k 1"], Float[Tensor, " b"]]:
         """Means of cells, weights of their points in what is left of them, and its variance when v and h are known."""
@@ -186,18 +203,15 @@ class NeighborPredictor:
 
     def local(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], without: Int[Tensor, " b"]) -> Local:
         """Cells with their neighbours, but for the observed cells `without`; differentiable in x."""
-        found = torch.as_tensor(self._candidates(x, outputs), device=x.device)
+        found = torch.as_tensor(self.candidates(x, outputs), device=x.device)
         found = torch.where(found == without.unsqueeze(-1), -1, found)
         # Cells that occur again and again are embedded once.
         cells, index = found.clamp(min=0).unique(return_inverse=True)
-        row, output = self.cells.row[cells].long(), self.cells.output[cells].long()
-        given = Points(self.cells.inputs[row], output, row, self.h[output])
-        asked = Points(x, outputs, self._rows(x), self.h[outputs])
-        both = Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
-        e, A, mean, slope = self._explained(both)
+        both = self.points(cells, x, outputs)
+        e, A, mean, slope = self.explained(both)
         n, at = len(cells), torch.arange(len(x), device=x.device).unsqueeze(-1)
         with torch.no_grad():
-            near = self._nearest(both, e, A, n + at, index, found >= 0)
+            near = self._nearest(both, self.cell_noise[cells], e, A, n + at, index, found >= 0)
         index, seen = index.gather(1, near), found.gather(1, near) >= 0
         # Neighbours first, the cell itself last.
         at, seen = torch.cat([index, n + at], 1), torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
@@ -211,7 +225,7 @@ class NeighborPredictor:
     def noise(self, local: Local) -> Float[Tensor, "b n"]:
         """Noise variances of the neighbours, 1 where there is none."""
         seen = local.seen[:, :-1]
-        return self.model.noise_of(local.points.outputs[local.at[:, :-1]]) * seen + ~seen
+        return self.cell_noise[local.cells[local.at[:, :-1]]] * seen + ~seen
 
     def misfit(self, local: Local) -> Float[Tensor, "b n"]:
         """What q(v) leaves of the values of neighbours, 0 where there is none."""
@@ -225,12 +239,20 @@ class NeighborPredictor:
         of_v = ((row @ self.q.covariance) * row).sum(-1)
         return of_v + self._of_latents(local.group, local.slope[local.at], weight)
 
-    def _candidates(self, x: Tensor, outputs: Tensor) -> IntArray:
-        h = self.h[outputs].cpu().numpy() / self._h_unit
+    def points(self, cells: Int[Tensor, " n"], x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Points:
+        """Some of the observed cells, and cells (x, outputs) behind them."""
+        row, output = self.cells.row[cells].long(), self.cells.output[cells].long()
+        given = Points(self.cells.inputs[row], output, row, self.h[output])
+        asked = Points(x, outputs, self._rows(x), self.h[outputs])
+        return Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
+
+    def candidates(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> IntArray:
+        """Numbers of observed cells that may be neighbours of cells (x, outputs), −1 for none, shape (b, c)."""
+        h = self.h[outputs].cpu().numpy() / self.h_unit
         near = min(_NEAR_OUTPUTS, len(self.search.h))
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
-        return self.search.candidates(x.detach().cpu().numpy() / self._x_unit, which, h, inputs, near, _OWN, _HERE)
+        return self.search.candidates(x.detach().cpu().numpy() / self.x_unit, which, h, inputs, near, _OWN, _HERE)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""
@@ -238,29 +260,35 @@ class NeighborPredictor:
         new = x.detach().unique(dim=0, return_inverse=True)[1]
         return torch.where(row >= 0, row, -1 - new)
 
-    def _explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings, rows A, means a·m with those of terms, and slopes of these in h; with a graph if x has one."""
         model, keep = self.model, points.x.requires_grad
         with torch.enable_grad():
             h = points.h.detach().requires_grad_()
             e = model.embed(points.x, h)
-            A = model.explained(e, keep)
-            mean = A @ self.q.mean
-            slope = torch.autograd.grad(mean.sum(), h, create_graph=keep)[0]
-        parts = e, A, mean, slope
-        e, A, mean, slope = parts if keep else tuple(part.detach() for part in parts)
+            if keep:
+                A = model.explained(e, plain=True)
+                mean = A @ self.q.mean
+                slope = torch.autograd.grad(mean.sum(), h, create_graph=True)[0]
+            else:
+                # A m = K L⁻ᵀ m, of which the right-hand side is quicker to differentiate
+                K = cross_covariance(model.gp.kernel, e, model.gp.Z)
+                slope = torch.autograd.grad((K @ self._alpha).sum(), h)[0]
+                e, A = e.detach(), projected(K.detach(), self._Linv)
+                mean = A @ self.q.mean
         return e, A, mean + model.terms.mean(points), slope + model.terms.slope(points)
 
-    def _nearest(self, both: Points, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor) -> Tensor:
-        """Places among the candidates that are most correlated with a cell under S."""
+    def _nearest(
+        self, both: Points, noise: Tensor, e: Tensor, A: Tensor, at: Tensor, index: Tensor, seen: Tensor
+    ) -> Tensor:
+        """Places among the candidates, the first points, that are most correlated with a cell under S."""
         k = min(self.k, index.shape[1])
         if k == index.shape[1]:
             return torch.arange(k, device=e.device).expand(len(index), -1)
         one, others = both[at,], both[index,]
         S = self._cross(one, others, e[at], e[index], A[at], A[index]).squeeze(1)
-        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.noise_of(both.outputs)
-        own = own + self.model.terms.variance(both)
-        share = S.square() / own[index]
+        own = kernel_diagonal(self.model.gp.kernel, e) - A.square().sum(-1) + self.model.terms.variance(both)
+        share = S.square() / (own[: len(noise)] + noise)[index]
         return torch.where(seen, share, -1.0).topk(k, dim=1).indices
 
     def _cross(self, a: Points, b: Points, ea: Tensor, eb: Tensor, Aa: Tensor, Ab: Tensor) -> Tensor:

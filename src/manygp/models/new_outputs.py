@@ -98,6 +98,7 @@ def model_of_new_outputs(
     if isinstance(new, TransformedLatentModel):
         # No cell of theirs is known, and latent vectors that are hardly known have no neighbours.
         new.observed = None
+        new.cell_noise = None if model.cell_noise is None else model.cell_noise.for_outputs(len(mean))
     return new
 
 
@@ -135,6 +136,8 @@ def joined_model(
         joined.latents.prior_mean = torch.cat([old.prior_mean, prior_mean])
     joined.likelihood = model.likelihood.joined(likelihood)
     joined.terms = model.terms.joined(len(mean))
+    if model.cell_noise is not None:
+        joined.cell_noise = model.cell_noise.for_outputs(len(mean), behind=True)
     for term in joined.terms.of(Level):
         term.value[-len(mean) :] = term.prior[-len(mean) :] = level.unsqueeze(-1)
     return joined

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manygp.functions import Joint
 from manygp.kernels import cross_covariance, is_fused, plain_covariance
 from manygp.likelihoods import Gaussian, Likelihood
+from manygp.models.cell_noise import CellNoise
 from manygp.models.joint.transformed import TransformedJoint
 from manygp.models.joint.two_scales import TwoScaleJoint
 from manygp.models.latent_variable import LatentVariableModel
@@ -80,12 +81,15 @@ class TransformedLatentModel(LatentVariableModel):
         Least and largest inputs in units, shape (2, d), beyond which Φ bends no more; None where it may.
     observed
         The cells of the fit, which predictions from neighbours need; None without.
+    cell_noise
+        Gaussian noise that cells have beside that of their outputs; None without.
     """
 
     embedding: nn.Module
     gp: InducingGP
     box: Tensor | None
     observed: ObservedCells | None
+    cell_noise: CellNoise | None
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class TransformedLatentModel(LatentVariableModel):
         self.embedding, self.gp = embedding, gp
         self.linear_share, self.coordinates = linear_share, coordinates
         self.num_neighbors = num_neighbors
-        self.observed, self.has_noise = None, True
+        self.observed, self.cell_noise, self.has_noise = None, None, True
         self.register_buffer("box", None)
 
     @property
@@ -148,7 +152,10 @@ class TransformedLatentModel(LatentVariableModel):
         h = self.latents.rsample(batch.outputs, batch.column, generator, key=batch.key)
         outputs = batch.outputs.index_select(0, batch.column)
         beside = self.terms.mean(Points(batch.x, outputs, batch.row, h))
-        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, batch.exposure, beside)
+        extra = batch.exposure
+        if self.cell_noise is not None:
+            extra = self.cell_noise.beside(self.output_noise(outputs), batch.row, batch.noise)
+        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, extra, beside)
 
     def _group_evidence(self, batch: CellBatch, generator: torch.Generator) -> VecchiaEvidence:
         """Groups of cells given their conditioning sets, see `VecchiaEvidence`."""
@@ -162,11 +169,19 @@ class TransformedLatentModel(LatentVariableModel):
         A = self.explained(e)
         group = Points(*(part.index_select(0, at).unflatten(0, shape) for part in vars(points).values()))
         R = self.covariance(group, e.index_select(0, at).unflatten(0, shape))
-        R = R + torch.diag_embed(self.noise_of(group.outputs))
+        noise = self.noise_of(outputs, batch.row, batch.noise)
+        R = R + torch.diag_embed(noise.index_select(0, at).unflatten(0, shape))
         return VecchiaEvidence.from_groups(A, R, y - self.terms.mean(points), batch.groups)
 
-    def noise_of(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
-        """Noise variance of cells of some outputs, for groups, which are of Gaussian observations."""
+    def noise_of(
+        self, outputs: Int[Tensor, " b"], row: Int[Tensor, " b"], known: Float[Tensor, " b"] | None
+    ) -> Float[Tensor, " b"]:
+        """Noise variance of observed cells: that of their outputs, and what they have beside it."""
+        own = self.output_noise(outputs)
+        return own if self.cell_noise is None else own + self.cell_noise.beside(own, row, known)
+
+    def output_noise(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
+        """Noise variance of some outputs with Gaussian observations."""
         assert isinstance(self.likelihood, Gaussian)
         return self.likelihood.noise_of(outputs)
 
@@ -195,6 +210,8 @@ class TransformedLatentModel(LatentVariableModel):
 
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
+        if self.cell_noise is not None:
+            kl_h = kl_h + self.cell_noise.penalty()
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     def without_noise(self) -> "TransformedLatentModel":
@@ -212,6 +229,30 @@ class TransformedLatentModel(LatentVariableModel):
         return Predictor(self, self.gp.conditional(), num_samples, seed)
 
     @torch.no_grad()
+    def linear_predictor(self) -> "Predictor":
+        """One component, in which f is linear in the latent vectors: no draws, and much faster than the mixture."""
+        return Predictor(self, self.gp.conditional(), 1, 0, linear_share=1.0)
+
+    @torch.no_grad()
+    def nonlinearity(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], num_samples: int, seed: int
+    ) -> Float[Tensor, " b"]:
+        """What is not linear in the latent vectors, as a share of the variance of f and its noise at some cells."""
+        mean, variance = self.linear_predictor()(x, outputs)
+        if isinstance(self.likelihood, Gaussian):
+            variance = variance + self.noise_of(outputs)
+        h = self.latents.sample(outputs, num_samples, seed)
+        m = self.latents.means(outputs)
+        _, _, slope = moments_and_slopes(self, self.gp.conditional(), x, m)
+        slope = slope + self.terms.slope(Points(x, outputs, torch.zeros_like(outputs), m))
+        pairs = x.expand(num_samples, *x.shape).flatten(0, 1)
+        f = self.gp.conditional()(self.embed(pairs, h.flatten(0, 1)))[0].view(num_samples, -1)
+        f = f + self.terms.mean(Points(x, outputs, torch.zeros_like(outputs), h))
+        # E (μ(h) − μ(m) − gᵀ(h − m))² over draws
+        rest = f - mean - torch.einsum("bh,sbh->sb", slope, h - m)
+        return rest.square().mean(0) / variance[0]
+
+    @torch.no_grad()
     def joint(self, num_samples: int, seed: int) -> Joint:
         """The same for cells together, see `manygp.functions`."""
         if self.observed is not None:
@@ -222,8 +263,16 @@ class TransformedLatentModel(LatentVariableModel):
 class Predictor:
     """q(f) of any cells as a mixture over draws of their latent vectors."""
 
-    def __init__(self, model: TransformedLatentModel, conditional: Conditional, num_samples: int, seed: int):
+    def __init__(
+        self,
+        model: TransformedLatentModel,
+        conditional: Conditional,
+        num_samples: int,
+        seed: int,
+        linear_share: float | None = None,
+    ):
         self.model, self.conditional, self.num_samples, self.seed = model, conditional, num_samples, seed
+        self.share = model.linear_share if linear_share is None else linear_share
         self.width = conditional.alpha.shape[0]
 
     @torch.no_grad()
@@ -233,7 +282,7 @@ class Predictor:
         """Means and variances of the components of f at cells (x, outputs)."""
         model, shape = self.model, (self.num_samples, x.shape[0])
         distinct, column = outputs.unique(return_inverse=True)
-        share = model.linear_share
+        share = self.share
         h = model.latents.sample(distinct, self.num_samples, self.seed, (1.0 - share) ** 0.5)[:, column]
         points = Points(x, outputs, torch.zeros_like(outputs), h)
         pairs = x.expand(*shape, -1).flatten(0, 1)

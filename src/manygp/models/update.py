@@ -201,7 +201,7 @@ def _statistics(model: TransformedLatentModel, since: Since, seed: int) -> Natur
     for part in _chunks(row[order]):
         cells, at = since.at(order[part]), row[order[part]]
         present, column = cells.outputs.unique(return_inverse=True)
-        weight = 1.0 / model.noise_of(cells.outputs)
+        weight = 1.0 / model.output_noise(cells.outputs)
         for _ in range(_DRAWS):
             h = model.latents.rsample(present, column, generator)
             points = Points(cells.x, cells.outputs, at, h)
@@ -246,7 +246,7 @@ def _find_effects(model: TransformedLatentModel, effects: RowEffects, since: Sin
     x, row = since.x.unique(dim=0, return_inverse=True)
     points = Points(since.x, since.outputs, row, h)
     left = since.y - model.terms.mean(points) - model.explained(model.embed(since.x, h)) @ q.mean
-    B, D, _ = _effect_parts(effects, points, 1.0 / model.noise_of(since.outputs))
+    B, D, _ = _effect_parts(effects, points, 1.0 / model.output_noise(since.outputs))
     WB, k = B / D.unsqueeze(-1), B.shape[-1]
     precision = torch.eye(k, dtype=B.dtype, device=B.device).repeat(len(x), 1, 1)
     precision = precision.index_add(0, row, B.unsqueeze(-1) * WB.unsqueeze(-2))

@@ -27,6 +27,7 @@ _STOP_REASONS = {
     "converged": "the bound had stopped rising",
     "epochs": "as many epochs had run as were asked for",
     "budget": "as many epochs had run as are allowed",
+    "time limit": "its time limit left room for no more",
     "interrupted": "it was interrupted; what was learnt until then is kept",
     "start": "no epoch improved on the start, which is kept",
     "failed": "the numbers failed; the best until then is kept",

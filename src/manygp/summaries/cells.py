@@ -45,7 +45,7 @@ class JointCells:
     scaling
         The way back to the user's units.
     exposure
-        Exposure of cells by number, or None.
+        What the likelihood is told of cells by number, such as their exposure; or None.
     """
 
     def __init__(
@@ -200,7 +200,8 @@ class JointCells:
         if isinstance(self.likelihood, Noiseless):
             return result
         which = torch.as_tensor(outputs, device=mean.device)
-        noise = self.likelihood.conditional_moments(torch.zeros(len(which)).to(mean), which)[1].cpu().numpy()
+        told = self._exposure(np.arange(self.num_cells))
+        noise = self.likelihood.conditional_moments(torch.zeros(len(which)).to(mean), which, told)[1].cpu().numpy()
         return result[0], result[1] + scaled.power(2) @ noise
 
 

@@ -7,8 +7,7 @@ a paper has none.
 from manygp.terms.level import Level
 from manygp.terms.own import OwnPart
 from manygp.terms.row_effects import RowEffects
-from manygp.terms.shared import SharedPart
-from manygp.terms.shocks import SharedShocks
+from manygp.terms.shared import SharedPart, SharedShocks
 from manygp.terms.term import Points, Term
 from manygp.terms.terms import Terms, make_term
 from manygp.terms.trend import Trend

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
+# Deviations of outputs from loadings that their latent vectors say, as a share of these, and the least variance.
+_DEVIATION, _LEAST_SPREAD = 0.05, 1e-12
+
 
 @dataclass(frozen=True)
 class Points:
@@ -145,7 +148,7 @@ def with_rows(rows: Float[Tensor, "p *k"], count: int, alone: bool) -> Float[Ten
 
 
 class RowValues(nn.Module):
-    """θ_p = a + B h_p + δ_p with δ_p ~ N(0, τ² I): numbers of an output that follow from its latent vector.
+    """θ_p = a + B h_p + δ_p with δ_pi ~ N(0, τᵢ²): numbers of an output that follow from its latent vector.
 
     Outputs with many cells have the numbers that these say, others, and those that were not in the fit, have what
     their latent vectors say.
@@ -155,12 +158,14 @@ class RowValues(nn.Module):
     num_outputs, latent_dim, size
         Number of outputs, latent dimensions and numbers.
     spread
-        Prior variance τ² of the deviations.
+        Prior variances τ² of the deviations, to begin with.
     """
+
+    spread: Tensor
 
     def __init__(self, num_outputs: int, latent_dim: int, size: int, spread: float):
         super().__init__()
-        self.spread = spread
+        self.register_buffer("spread", torch.full((size,), spread, dtype=torch.float64))
         self.center = nn.Parameter(torch.zeros(size, dtype=torch.float64))
         self.slope = nn.Parameter(torch.zeros(latent_dim, size, dtype=torch.float64))
         self.deviation = nn.Parameter(torch.zeros(num_outputs, size, dtype=torch.float64))
@@ -173,14 +178,17 @@ class RowValues(nn.Module):
     def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
         """Begin as loadings of factors: of what all outputs share first, then of each latent dimension.
 
-        With latent vectors at the loadings of factors, θ_p = (s₀, s₁ h_p1, s₂ h_p2, …).
+        With latent vectors at the loadings of factors, θ_p = (s₀, s₁ h_p1, s₂ h_p2, …), from which single outputs
+        deviate by a share of that.
         """
         self.center.zero_()[0] = spread[0]
         self.slope.zero_()[:, 1:] = torch.diag(spread[1:]).to(self.slope)[:, : len(self.center) - 1]
+        self.deviation.zero_()
+        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square().clamp(min=_LEAST_SPREAD))
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """−log N(δ_p | 0, τ² I) without its constant."""
-        return 0.5 * self._deviations(outputs).square().sum(-1) / self.spread
+        """−log N(δ_p | 0, diag(τ²)) without its constant."""
+        return 0.5 * (self._deviations(outputs).square() / self.spread).sum(-1)
 
     def _deviations(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g k"]:
         return nn.functional.embedding(outputs, self.deviation, sparse=True)

@@ -10,17 +10,13 @@ from torch import Tensor, nn
 from manygp.terms.level import Level
 from manygp.terms.own import OwnPart
 from manygp.terms.row_effects import RowEffects
-from manygp.terms.shared import SharedPart
-from manygp.terms.shocks import SharedShocks
+from manygp.terms.shared import SharedPart, SharedShocks
 from manygp.terms.term import Points, Term
 from manygp.terms.trend import Trend
 
 __all__ = ["Terms", "make_term"]
 
 Kind = TypeVar("Kind", bound=Term)
-
-# The spread of loadings of shared shocks that a model begins with.
-_SHOCK_SCALE = 0.1
 
 
 class Terms(nn.ModuleList):
@@ -97,7 +93,6 @@ def make_term(
     num_features: int,
     latent_dim: int,
     sparse: bool = True,
-    generator: torch.Generator | None = None,
 ) -> Term:
     """An untrained term by its name and its own sizes.
 
@@ -109,16 +104,14 @@ def make_term(
         Sizes of its model.
     sparse
         Whether gradients hold only the outputs that a batch touched.
-    generator
-        Source of what is random; None is one that is always the same.
     """
     p, d, h = num_outputs, num_features, latent_dim
     makers: dict[str, Callable[..., Term]] = {
         Level.name: lambda: Level(p, sparse),
         Trend.name: lambda: Trend(p, h, d),
         OwnPart.name: lambda half_integer: OwnPart(p, h, d, half_integer),
-        SharedPart.name: lambda rank, half_integer: SharedPart(p, h, d, rank, half_integer, _SHOCK_SCALE),
-        SharedShocks.name: lambda rank: SharedShocks(p, h, rank, _SHOCK_SCALE, generator),
+        SharedPart.name: lambda rank, half_integer: SharedPart(p, h, d, rank, half_integer),
+        SharedShocks.name: lambda rank: SharedShocks(p, h, rank),
         RowEffects.name: lambda rows, effects: RowEffects(p, d, rows, effects),
     }
     return makers[name](*sizes)

@@ -31,7 +31,7 @@ def climb(
     """Maximise a bound that needs no draws by L-BFGS; the best that was found stands, whatever ends the climb.
 
     A record holds the best bound after an iteration. The reason to stop is "converged", "epochs", "failed" (a step led
-    to where nothing can be computed) or "interrupted" (Ctrl-C).
+    to where nothing can be computed), "time limit" or "interrupted" (Ctrl-C).
 
     Parameters
     ----------
@@ -103,6 +103,7 @@ def climb(
                 "standardize at True."
             )
         reason = reason or _reason_to_stop(recorder.history["bound"], num_cells, max_steps)
+        reason = reason or ("time limit" if journal.seconds_left <= 0.0 else "")
     if journal.is_active:
         if reason != "interrupted":
             journal.note(state())
@@ -185,6 +186,9 @@ def climb_each(
         recorder.history = recalled_history(saved["history"])
     try:
         while len(recorder.history) < steps:
+            if journal.seconds_left <= 0.0:
+                reason = "time limit"
+                break
             note()
             value, gradient = problems(rows, which)
             rows.grad = -gradient

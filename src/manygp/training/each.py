@@ -27,7 +27,7 @@ Problems = Callable[[Float[Tensor, "r k"], Int[Tensor, " r"]], tuple[Float[Tenso
 class Minimum:
     """Where each problem was left, its value there, how often all were evaluated, and why the search ended.
 
-    The reason is "converged", "budget" or "interrupted", as in `History`.
+    The reason is "converged", "budget", "time limit" or "interrupted", as in `History`.
     """
 
     x: Float[Tensor, "u k"]
@@ -82,7 +82,7 @@ def minimise_each(
             told = {"evaluations": evaluations, "history": told_history(recorder.history)}
             journal.note({"at": copied(at), **told})
 
-    while len(at["which"]) and evaluations < max_evaluations:
+    while len(at["which"]) and evaluations < max_evaluations and journal.seconds_left > 0.0:
         note()
         try:
             at = _iterate(problems, at, tolerance)
@@ -94,7 +94,8 @@ def minimise_each(
             observe(at["x"], at["result"])
     note()
     journal.flush()
-    return Minimum(at["x"], at["result"], evaluations, "budget" if len(at["which"]) else "converged")
+    reason = "converged" if not len(at["which"]) else "budget" if journal.seconds_left > 0.0 else "time limit"
+    return Minimum(at["x"], at["result"], evaluations, reason)
 
 
 def _begin(problems: Problems, start: Float[Tensor, "u k"]) -> dict[str, Tensor]:

@@ -46,9 +46,9 @@ class History:
     records
         One `EpochRecord` per epoch.
     stop_reason
-        "converged", "epochs" (the number asked for was reached), "budget", "interrupted", "start" (which the model went
-        back to, since no epoch improved on it), or "failed" (a step led to where nothing can be computed, and what was
-        found before it stands).
+        "converged", "epochs" (the number asked for was reached), "budget", "time limit", "interrupted", "start" (which
+        the model went back to, since no epoch improved on it), or "failed" (a step led to where nothing can be
+        computed, and what was found before it stands).
     stages
         Seconds of the survey of the table, the start, the training and the corrections.
     survey

@@ -1,5 +1,7 @@
 """What a loop must remember to go on where it was, and who keeps it."""
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -27,6 +29,13 @@ class Journal:
     is_active = False
     #: Where the fit began, if it did.
     start: State | None = None
+    #: When training has to be over, in seconds of `time.perf_counter`.
+    deadline = math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until training has to be over; not positive once it has to be."""
+        return self.deadline - time.perf_counter()
 
     def seed(self, seed: int) -> int:
         """The seed of the fit: that of the call which began it."""

@@ -45,7 +45,8 @@ def train(
 ) -> History:
     """Maximise the bound of a model over the batches of a plan.
 
-    Ctrl-C ends the run early and keeps what was learnt. `before_epoch` is called with the number of epochs done. Where
+    Ctrl-C ends the run early and keeps what was learnt; so does the deadline of the journal, before which step sizes
+    fall as they do at the end of any run. `before_epoch` is called with the number of epochs done. Where
     numbers are no longer finite, the run goes back to its last good state and takes smaller steps, twice at most. A run
     that its journal has seen before goes on where it was, and ends as if it had never stopped. Where processes have a
     plan for some of the outputs each, every step leads all of them to the same place, and an interrupt of one ends all.
@@ -63,16 +64,20 @@ def train(
             while not schedule.is_over:
                 if run.epoch():
                     bound = run.history.records[-1].bound / plan.table.num_observed
-                    progress.update(len(run.history), schedule.end, bound)
+                    progress.update(len(run.history), schedule.expected_end, bound)
             run.history.stop_reason = schedule.stop_reason
             run.end()
-        except KeyboardInterrupt:
-            run.history.stop_reason = "interrupted"
+        except (KeyboardInterrupt, _TimeIsUp) as reason:
+            run.history.stop_reason = "time limit" if isinstance(reason, _TimeIsUp) else "interrupted"
             run.journal.flush()
     for parameter in run.learned:
         parameter.requires_grad_(True)
     model.train(False)
     return run.history
+
+
+class _TimeIsUp(Exception):
+    """There is no time to finish the epoch."""
 
 
 class _Run:
@@ -128,6 +133,9 @@ class _Run:
         started = time.perf_counter() - self.seconds
         for batch in self._batches():
             self.seconds = time.perf_counter() - started
+            if self.journal.seconds_left <= 0.0:
+                self.exchange.fill_rows(self._rows())
+                raise _TimeIsUp
             self._look()
             self._take(batch)
         bound, expected_log_lik, kl_u, kl_h = (self.sums / len(self.plan)).tolist()
@@ -136,6 +144,8 @@ class _Run:
         record = EpochRecord(len(self.history) + 1, bound, expected_log_lik, kl_u, kl_h, *rates, seconds)
         self.history.records.append(record)
         self.schedule.record(record.bound / self.plan.table.num_observed)
+        left = self.journal.seconds_left
+        self.schedule.hurry(self.exchange.common(lambda: left / max(seconds, 1e-9)))
         self.is_open = False
 
     def _open(self) -> None:

@@ -1,5 +1,6 @@
 """Step sizes over the course of a run whose length need not be known in advance."""
 
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -56,7 +57,7 @@ class Schedule:
         self.end = self.epochs or self.max_epochs
         if self.epochs is not None:
             self.decay_start = math.ceil((1.0 - self.decay_share) * self.epochs)
-        self.is_flat = False
+        self.is_flat = self.is_hurried = False
 
     @property
     def is_over(self) -> bool:
@@ -65,6 +66,8 @@ class Schedule:
 
     @property
     def stop_reason(self) -> str:
+        if self.is_hurried:
+            return "time limit"
         if self.epochs is not None:
             return "epochs"
         return "converged" if self.is_flat else "budget"
@@ -84,13 +87,41 @@ class Schedule:
             self.decay_start = done
             self.end = max(done + 1, min(self.max_epochs, math.ceil(done / (1.0 - self.decay_share))))
 
+    def hurry(self, epochs_left: float) -> None:
+        """There is time for so many epochs more: begin the decay when it is time for it, and end when time is up."""
+        done, total = len(self.bounds), len(self.bounds) + epochs_left
+        if total >= self.end:
+            return
+        is_falling = self.decay_start is not None and self.decay_start <= done
+        if not is_falling and done + 1 > (1.0 - self.decay_share) * total:
+            self.decay_start = done
+            is_falling = True
+        if is_falling:
+            self.end, self.is_hurried = max(done, int(total)), True
+
+    @property
+    def expected_end(self) -> int:
+        """About how many epochs the run will have: where its bound will be flat if rises go on falling as they do."""
+        window, rises = self._window(), self._rises()
+        if self.decay_start is not None or len(rises) < 2 or not rises[0] > rises[1] > 0.0:
+            return self.end
+        # Rises of r, r q, r q², … in windows that follow each other
+        more = math.log(max(rises[1] / self._flat_rise(), 1.0)) / math.log(rises[0] / rises[1])
+        return min(self.end, math.ceil((len(self.bounds) + more * window) / (1.0 - self.decay_share)))
+
     def _flat(self) -> bool:
+        return len(self.bounds) >= 3 * self._window() and self._rises()[-1] < self._flat_rise()
+
+    def _flat_rise(self) -> float:
+        """Rise of the bound from a window to the next below which it counts as flat."""
+        return self.tolerance * min(1.0, self._window() * self.steps_per_epoch / _FULL_WINDOW)
+
+    def _rises(self) -> list[float]:
+        """Rises of the bound between the last three windows, or as many as there are."""
         window = self._window()
-        if len(self.bounds) < 3 * window:
-            return False
-        recent = sum(self.bounds[-window:]) / window
-        before = sum(self.bounds[-2 * window : -window]) / window
-        return recent - before < self.tolerance * min(1.0, window * self.steps_per_epoch / _FULL_WINDOW)
+        ends = [len(self.bounds) - i * window for i in (2, 1, 0)]
+        means = [sum(self.bounds[end - window : end]) / window for end in ends if end >= window]
+        return [after - before for before, after in itertools.pairwise(means)]
 
     def _window(self) -> int:
         return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * len(self.bounds)))

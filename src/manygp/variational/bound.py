@@ -18,8 +18,8 @@ class CellBatch:
     """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased.
 
     `row` numbers the inputs of the table, for models that know them one by one; `groups` say which cells are
-    conditioned on which, where the bound is one of groups. Where processes have a part of a batch each, `exchange`
-    leads to the others, and draws of an output go by `key`.
+    conditioned on which, where the bound is one of groups; `noise` are known variances of the noise of cells. Where
+    processes have a part of a batch each, `exchange` leads to the others, and draws of an output go by `key`.
     """
 
     x: Float[Tensor, "b d"]
@@ -31,6 +31,7 @@ class CellBatch:
     row: Int[Tensor, " b"]
     exposure: Float[Tensor, " b"] | None = None
     groups: Groups | None = None
+    noise: Float[Tensor, " b"] | None = None
     key: int | None = None
     exchange: Exchange = ALONE
 
@@ -57,6 +58,7 @@ class CellBatch:
             exposure=None if batch.exposure is None else move(batch.exposure, dtype),
             row=move(batch.row, torch.int64),
             groups=groups,
+            noise=None if batch.noise is None else move(batch.noise, torch.float64),
             key=batch.key,
             exchange=exchange,
         )

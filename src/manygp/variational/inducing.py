@@ -112,7 +112,7 @@ class InducingGP(nn.Module):
         """What cells with embeddings e and values y say about q(v), when the likelihood sees level + f."""
         if isinstance(likelihood, Gaussian):
             y = y if level is None else y - level.to(y.dtype)
-            noise, deviation = likelihood.split_noise(outputs)
+            noise, deviation = likelihood.split_noise(outputs, exposure)
             return GaussianEvidence.from_batch(self.kernel, e, self.Z, y, noise, self.jitter, deviation, self.is_tight)
         ω = None if self.log_shrinkage is None else self.log_shrinkage.exp()
         return SiteEvidence.from_batch(self.kernel, e, self.Z, y, outputs, likelihood, self.jitter, exposure, level, ω)

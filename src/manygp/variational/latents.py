@@ -246,11 +246,12 @@ class Latents(nn.Module):
         noise = m.new_empty(num_samples, outputs.shape[0], self.dim)
         blocks = outputs // _SAMPLE_BLOCK
         for block in blocks.unique().tolist():
-            generator = torch.Generator().manual_seed(_mix(seed, block))
-            draws = torch.randn(num_samples - half, _SAMPLE_BLOCK, self.dim, dtype=m.dtype, generator=generator)
-            draws = torch.cat([draws, -draws[:half]])
-            chosen = blocks == block
-            noise[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
+            generator, chosen = torch.Generator().manual_seed(_mix(seed, block)), blocks == block
+            # The numbers of a generator are the same however many are asked for at a time.
+            for part in noise[: num_samples - half].split(_SAMPLE_BLOCK):
+                draws = torch.randn(len(part), _SAMPLE_BLOCK, self.dim, dtype=m.dtype, generator=generator)
+                part[:, chosen] = draws.to(m.device)[:, outputs[chosen] % _SAMPLE_BLOCK]
+        noise[num_samples - half :] = -noise[:half]
         noise *= self.stretches(num_samples).view(-1, 1, 1)
         return m + torch.einsum("pij,spj->spi", width * L, noise)
 

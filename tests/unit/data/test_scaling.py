@@ -46,12 +46,12 @@ def test_chunks_give_the_statistics_of_the_whole(monkeypatch):
     np.testing.assert_allclose(whole.y_scale, np.nanstd(Y, axis=0), rtol=1e-12)
 
 
-def test_constants_get_the_scale_one():
+def test_the_unit_of_constants_is_their_level():
     table = Grid(np.full((9, 2), 0.1), np.full((9, 2), 0.3))
     for outputs in ("output", "global"):
         scaling = Scaling.fit(table, outputs=outputs)
         assert scaling.x_scale.tolist() == [1.0, 1.0]
-        assert scaling.y_scale.tolist() == [1.0, 1.0]
+        np.testing.assert_allclose(scaling.y_scale, 0.3)
         np.testing.assert_allclose(scaling.y_center, 0.3)
 
 
@@ -61,6 +61,13 @@ def test_a_constant_output_has_the_unit_of_the_others():
     scale = Scaling.fit(Grid(np.arange(9.0)[:, None], Y)).y_scale
     assert scale[2] == np.median(scale[[0, 1, 3]])
     np.testing.assert_allclose(Scaling.fit(Grid(np.arange(9.0)[:, None], 1e-7 * Y)).y_scale, 1e-7 * scale)
+
+
+def test_rounding_errors_of_a_constant_are_small_in_its_unit():
+    Y = np.random.default_rng(0).normal(size=(9, 2)) * [1e-80, 0.0] + [0.0, 1e6 + 1e-10]
+    Y[::2, 1] += 1e-10
+    scaling = Scaling.fit(Grid(np.arange(9.0)[:, None], Y))
+    assert np.abs(scaling.scale_y(Y)).max() < 5.0
 
 
 def test_outputs_with_fewer_than_two_cells_take_the_global_statistics():
@@ -129,5 +136,6 @@ def test_values_too_small_to_square_are_pointed_at(kind):
         Scaling.fit(table)
     with pytest.warns(UserWarning, match="An input varies by 5e-165 only"):
         Scaling.fit(as_table(X * 1e-165, Y[:, :1]))
+    # A level that is too small to square is no unit.
     constant = Scaling.fit(as_table(X, np.full((6, 2), [0.0, 1e-200])))
     assert constant.y_scale.tolist() == [1.0, 1.0]

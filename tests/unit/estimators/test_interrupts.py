@@ -8,6 +8,7 @@ import pytest
 
 import manygp
 from manygp import OILMM, IndGP
+from manygp.errors import SettingError
 from manygp.estimators import adapted, corrections, trained
 from manygp.models.exact import ExactBatch
 from manygp.models.oilmm import OrthogonalMixingModel
@@ -189,3 +190,15 @@ def test_oilmm_keeps_what_was_found(table, monkeypatch, call, records):
 def test_oilmm_says_that_a_climb_has_failed(table, monkeypatch):
     raise_at(monkeypatch, OrthogonalMixingModel, "log_likelihood", 12, manygp.NumericalError("too far"))
     assert OILMM(num_latents=2, **QUIET).fit(*table).history_.stop_reason == "failed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(manygp.TLVMOGP, {"latent_dim": 1, "num_inducing": 4}), (OILMM, {}), (IndGP, {})]
+)
+def test_a_time_limit_ends_training_and_keeps_what_was_learnt(kind, settings):
+    Y = np.sin(X + np.arange(3))
+    model = kind(**settings, random_state=0, **QUIET).fit(X, Y, time_limit=0)
+    assert model.history_.stop_reason in ("time limit", "converged")
+    assert np.isfinite(model.predict(X)).all()
+    with pytest.raises(SettingError, match="time_limit='soon' is no duration"):
+        kind(**settings, **QUIET).fit(X, Y, time_limit="soon")

@@ -258,7 +258,12 @@ def test_the_prior_of_pooled_noise_is_in_the_bound(name):
 
 @pytest.mark.parametrize(
     ("likelihood", "value", "message"),
-    [("poisson", 0.5, "Y holds 0.5, but Poisson"), ("zinb", -1.0, "Y holds -1"), ("bernoulli", 2.0, "Y holds 2")],
+    [
+        ("poisson", 0.5, "Y holds 0.5, but Poisson"),
+        ("poisson", 1e300, r"Y holds 1e\+300, .* of at most"),
+        ("zinb", -1.0, "Y holds -1"),
+        ("bernoulli", 2.0, "Y holds 2"),
+    ],
 )
 def test_values_outside_the_support(likelihood, value, message):
     Y = LABELS.copy()

@@ -36,7 +36,7 @@ def refused(message, **settings):
         ("likelihood", "poison", "'gaussian'"),
         ("embedding", "resnet", r"'residual', 'identity', 'mlp' or a torch\.nn\.Module"),
         ("embedding", 3, "'residual'"),
-        ("preset", "slow", "'fast', 'paper'"),
+        ("preset", "slow", "'fast', 'quick', 'paper'"),
         ("bound", "loose", "'standard'"),
         ("latent_posterior", "spike", "'full', 'diagonal', 'point'"),
         ("standardize", "columns", "True, False, 'output', 'global', 'completed'"),

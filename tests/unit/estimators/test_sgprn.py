@@ -61,6 +61,13 @@ def test_other_likelihoods(rng, likelihood):
     assert np.isfinite(score["nll"])
 
 
+def test_units_that_cannot_be_squared(rng):
+    X, Y, _ = held_out(rng, num_inputs=20, num_outputs=4)
+    with pytest.warns(UserWarning, match="varies by"):
+        model = SGPRN(num_latents=2, epochs=1, **QUIET).fit(X, 1e-300 * Y)
+    assert np.isfinite(model.predict(X)).all()
+
+
 def test_cells_are_put_in_a_grid(rng):
     x, outputs = rng.uniform(size=(30, 1)), rng.integers(4, size=30)
     y = np.sin(6.0 * x[:, 0]) * (1.0 + outputs)

@@ -228,3 +228,21 @@ def test_a_start_survives_outputs_of_zeros():
     likelihood = NegativeBinomial(3)
     likelihood.start_from(torch.zeros(6, dtype=torch.float64), torch.tensor([0, 0, 0, 1, 1, 1]))
     assert likelihood.dispersion.isfinite().all()
+
+
+@pytest.mark.parametrize("make", [ZeroInflatedPoisson, ZeroInflatedNegativeBinomial])
+def test_large_counts_tell_how_many_are_lost(rng, make):
+    m, outputs = double(1e6, 2e6), torch.arange(2).repeat(2_000)
+    y = torch.as_tensor(rng.poisson(m[outputs]) * (rng.random(4_000) > 0.3), dtype=torch.float64)
+    likelihood = make(2)
+    level = likelihood.level(y, outputs, 2)
+    # A zero says nothing about a rate of a million: it was lost.
+    assert_close(likelihood.guess(y, outputs, level)[y == 0], level[outputs[y == 0]])
+    likelihood.start_from(y, outputs, m.log()[outputs])
+    ψ = likelihood.extra_zeros(m)
+    assert abs(float(ψ.mean()) - 0.3) < 0.02
+    if make is ZeroInflatedNegativeBinomial:
+        assert float(likelihood.dispersion.max()) < 0.05
+    small = make(2)
+    small.start_from(double(0.0, 1.0, 2.0, 1.0, 3.0, 0.0), torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert_close(small.michaelis_constant, make(2).michaelis_constant)

@@ -85,3 +85,17 @@ def test_cell_by_cell_the_bound_is_that_of_the_old_q(rng):
     assert_close(stepped.bound, before)
     assert_close(model.gp.posterior.precision, 0.99 * old + 0.01 * precision)
     assert model.elbo(batch, worlds.generator()).bound > before
+
+
+def test_one_component_is_the_mixture_where_f_is_linear_in_the_latents(rng, monkeypatch):
+    """Narrow q(h): what is not linear is nothing, and moments of the mixture are those of the linear component."""
+    model = worlds.random_model(rng, latent_posterior="full", trend=True)
+    x, outputs = worlds.normal(rng, 6, 2), torch.tensor([3, 1, 1, 0, 3, 2])
+    assert model.nonlinearity(x, outputs, 16, 0).max() > 1e-3
+    wide = model.latents.factor
+    monkeypatch.setattr(model.latents, "factor", lambda which: 0.01 * wide(which))
+    assert model.nonlinearity(x, outputs, 16, 0).max() < 1e-4
+    mean, variance = model.linear_predictor()(x, outputs)
+    means, variances = model.predictor(20_000, 0)(x, outputs)
+    assert torch.allclose(mean[0], means.mean(0), rtol=0.0, atol=1e-4)
+    assert torch.allclose(variance[0] - variances.mean(0), means.var(0), rtol=0.1, atol=1e-6)

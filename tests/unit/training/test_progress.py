@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from manygp.training import Progress, make_progress
+from manygp.training import progress as progress_of_runs
 
 
 class Terminal(io.StringIO):
@@ -40,3 +41,28 @@ def test_a_bar_does_not_swallow_errors(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     with pytest.raises(KeyboardInterrupt), make_progress(True):
         raise KeyboardInterrupt
+
+
+def test_a_line_of_the_log_a_minute_where_there_is_no_terminal(monkeypatch, caplog):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr(progress_of_runs.time, "monotonic", lambda: float(next(clock)))
+    with caplog.at_level("INFO", "manygp"), make_progress("auto") as progress:
+        for epoch in range(1, 7):
+            progress.update(epoch, 12, -0.5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "epoch 3 of about 12, bound per cell -0.5000, about 4 min left",
+        "epoch 6 of about 12, bound per cell -0.5000, about 2 min left",
+    ]
+
+
+def test_items_that_take_long_are_tracked(monkeypatch, caplog):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr(progress_of_runs.time, "monotonic", lambda: float(next(clock)))
+    assert list(progress_of_runs.tracked(range(4), "auto", "predicting")) == [0, 1, 2, 3]
+    assert "predicting" in sys.stderr.getvalue()
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with caplog.at_level("INFO", "manygp"):
+        assert list(progress_of_runs.tracked(range(4), "auto", "predicting")) == [0, 1, 2, 3]
+    assert caplog.records[0].getMessage().startswith("predicting: 50%")

@@ -87,3 +87,27 @@ def test_a_run_goes_on_while_a_longer_one_pays():
         schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=500)
         run(schedule, lambda epoch, slope=slope: slope * math.log(1 + epoch))
         assert schedule.stop_reason == reason
+
+
+@pytest.mark.parametrize("epochs", [None, 100])
+def test_a_run_in_a_hurry_decays_in_time(epochs):
+    """There is time for twenty epochs in all."""
+    schedule = Schedule(STEPS, 0.1, epochs=epochs, max_epochs=100)
+    while not schedule.is_over:
+        schedule.record(float(len(schedule.bounds)))
+        schedule.hurry(20 - len(schedule.bounds))
+    assert len(schedule.bounds) == 20
+    assert schedule.stop_reason == "time limit"
+    assert schedule.rates(20 * STEPS - 1)[0] < 0.01
+
+
+def test_the_end_is_foreseen_once_rises_fall():
+    """A bound that is flat after some sixty epochs."""
+    schedule = Schedule(STEPS, 0.1, epochs=None, max_epochs=600)
+    foreseen = []
+    while not schedule.is_over:
+        schedule.record(-math.exp(-0.05 * len(schedule.bounds)))
+        foreseen.append(schedule.expected_end)
+    assert all(done <= end <= 600 for done, end in enumerate(foreseen, start=1))
+    half = foreseen[len(foreseen) // 3]
+    assert 0.5 * schedule.end < half < 2.0 * schedule.end

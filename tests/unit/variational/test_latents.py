@@ -1,5 +1,7 @@
 """q(h): storage, draws and starts, each touching no more rows than asked for."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -190,3 +192,13 @@ def test_a_q_that_knows_less_than_its_prior_becomes_the_new_prior(rng):
     L = latents.factor(torch.arange(6))
     assert_close(latents.mean, prior[0])
     assert_close(L @ L.mT, prior[1].diag_embed())
+
+
+def test_many_draws_take_little_more_memory_than_they_need(rng, monkeypatch):
+    sizes, draw, latents = [], torch.randn, random_latents(rng, "full")
+    monkeypatch.setattr(torch, "randn", lambda *size, **given: sizes.append(math.prod(size)) or draw(*size, **given))
+    many = latents.sample(OUTPUTS, 9_000, seed=5)
+    assert max(sizes) <= 1024 * 1024 * 3
+    assert len(many[:4_500].unique(dim=0)) == 4_500
+    # Draws of other outputs are none of theirs, however many are drawn at a time.
+    assert torch.equal(latents.sample(OUTPUTS[1:], 9_000, seed=5), many[:, 1:])

@@ -60,7 +60,7 @@ class TwoScaleJoint:
         points, weight = local.points, weight.squeeze(-1)
         through = self._through(local, weight)
         is_asked = torch.arange(len(points.x), device=x.device) >= len(local.cells)
-        noise = torch.where(is_asked, 0.0, model.noise_of(points.outputs).detach())
+        noise = torch.cat([self.predictor.cell_noise[local.cells], torch.zeros_like(mean)])
         number = torch.cat([local.cells, torch.full_like(outputs, -1)])
         blocks: list[Block] = [
             Rows(stream=OBSERVED, key=number, through=through, values_of=noise.sqrt().view(1, -1, 1)),
