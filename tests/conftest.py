@@ -9,6 +9,7 @@ from . import shapes
 
 # A module is checked only if it is first imported under the hook, and this file comes before every test module.
 ROOMS = (
+    "keyed",
     "linalg",
     "quadrature",
     "kernels",

@@ -3,7 +3,10 @@
 import builtins
 import importlib
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +21,15 @@ from manygp.baselines import Interpolation
 from manygp.estimators import ESTIMATORS
 from manygp.windows import WindowImputer
 
+from .ranks import run_ranks
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LISTED = (
     "",
     ".baselines",
     ".data",
+    ".distributed",
     ".likelihoods",
     ".paper",
     ".report",
@@ -207,6 +213,30 @@ def test_the_snippets_on_long_runs_run(tmp_path, monkeypatch):
     names = {}
     exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).replace("epochs=20", "epochs=2"), names)
     assert {path.name for path in tmp_path.iterdir()} == {"run", "run-0", "run-1"}
+
+
+def test_the_script_and_the_command_for_many_machines_run(tmp_path, monkeypatch):
+    """The script by ranks that are forked, which is quick; the command by torchrun itself."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "many_machines.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert run_ranks(2, lambda rank: exec(script.replace("epochs=20", "epochs=2"), {})) == [("done", None)] * 2
+    model = manygp.load("model")
+    assert model.predict().shape == (24, 40)
+    pd.DataFrame(model.predict(), columns=[f"y{i}" for i in range(40)]).rename_axis("x").to_csv("table.csv")
+    (command,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    settings = "--set epochs=1 --set latent_dim=1 --set num_inducing=6"
+    told = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:], *settings.split()],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert told.returncode == 0, told.stderr
+    # One of the two speaks, and writes.
+    assert told.stderr.count("Saved to model.") == 1
+    assert manygp.load("model").output_names_ == tuple(f"y{i}" for i in range(40))
+    assert not Path("run").exists()
 
 
 def test_the_snippets_on_genes_run():

@@ -14,7 +14,15 @@ from manygp._version import __version__
 
 if TYPE_CHECKING:
     from manygp.comparison import Comparison, compare
-    from manygp.errors import DataError, ManyGPError, ModelFileError, NotFittedError, NumericalError, SettingError
+    from manygp.errors import (
+        DataError,
+        ManyGPError,
+        ModelFileError,
+        NotFittedError,
+        NumericalError,
+        RankError,
+        SettingError,
+    )
     from manygp.estimators import (
         GMOGP,
         GSLVMOGP,
@@ -52,6 +60,7 @@ __all__ = [
     "NumericalError",
     "Prediction",
     "Probability",
+    "RankError",
     "SettingError",
     "__version__",
     "compare",

@@ -8,6 +8,7 @@ __all__ = [
     "ModelFileError",
     "NotFittedError",
     "NumericalError",
+    "RankError",
     "SettingError",
 ]
 
@@ -34,3 +35,7 @@ class NumericalError(ManyGPError, ArithmeticError):
 
 class ModelFileError(ManyGPError, ValueError):
     """A model folder is missing, corrupt, foreign or from a newer version."""
+
+
+class RankError(ManyGPError, RuntimeError):
+    """Another process of a fit by several of them is gone."""

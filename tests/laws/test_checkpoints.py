@@ -111,13 +111,13 @@ def _always_three(default_rng):
 
 def test_a_finished_fit_need_not_be_done_again(monkeypatch, tmp_path):
     first = neighbours(checkpoint=tmp_path / "c")
-    monkeypatch.setattr(loop, "_step", None)
+    monkeypatch.setattr(loop, "take_step", None)
     assert_same(neighbours(checkpoint=tmp_path / "c"), first)
 
 
 def test_an_interrupted_fit_goes_on(monkeypatch, tmp_path):
     """SIGTERM ends it with a model, and leaves a checkpoint."""
-    step, taken = loop._step, []
+    step, taken = loop.take_step, []
 
     def terminated(*arguments):
         taken.append(1)
@@ -126,7 +126,7 @@ def test_an_interrupted_fit_goes_on(monkeypatch, tmp_path):
         return step(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_step", terminated)
+        patch.setattr(loop, "take_step", terminated)
         early = neighbours(checkpoint=tmp_path / "c")
     assert early.history_.stop_reason == "interrupted"
     assert len(early.history_) < 5

@@ -44,7 +44,7 @@ def fix_draws(model, rng, monkeypatch):
     latents = model.latents
     noise = worlds.normal(rng, latents.num_outputs, latents.dim)
 
-    def rsample(outputs, column, generator):
+    def rsample(outputs, column, generator, key=None):
         draws = (latents.factor(outputs) @ noise[outputs].unsqueeze(-1)).squeeze(-1)
         return (latents.means(outputs) + draws)[column]
 

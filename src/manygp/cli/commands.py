@@ -150,8 +150,9 @@ def fit(
     """Fit a model to a table with gaps and save it.
 
     Ctrl-C ends the fit early and saves what was learnt so far; so do SIGTERM and a terminal that closes. With
-    --checkpoint, the same command then goes on where it was.
+    --checkpoint, the same command then goes on where it was. Processes of torchrun share the outputs out among them.
     """
+    from manygp import distributed
     from manygp.cli.settings import model_class, parse_settings
     from manygp.estimators import ESTIMATORS
     from manygp.estimators.checkpoint import remove_checkpoint
@@ -169,9 +170,11 @@ def fit(
     table = _read(data, "train", x, y, where, output_column).table()
     # Who presses Ctrl-C twice, or closes the terminal, keeps what was learnt all the same.
     with ending_early(once=True):
-        estimator = kind(**chosen).fit(
-            table, checkpoint=checkpoint, checkpoint_every=checkpoint_every, time_limit=time_limit
+        estimator = distributed.fit(
+            kind(**chosen), table, checkpoint=checkpoint, checkpoint_every=checkpoint_every, time_limit=time_limit
         )
+        if not distributed.is_first():
+            return
         is_interrupted = estimator.history_.stop_reason == "interrupted"
         if is_interrupted:
             remark("Interrupted: what was learnt so far is kept.")

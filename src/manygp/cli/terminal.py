@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,9 +22,16 @@ P = ParamSpec("P")
 
 
 def remark(text: str) -> None:
-    """Say something beside the results, if there is still somebody to hear it."""
+    """Say something beside the results, if there is still somebody to hear it, and no other process says it."""
+    if not _is_first():
+        return
     with contextlib.suppress(OSError):
         Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+
+
+def _is_first() -> bool:
+    """Whether no other process of torchrun speaks for this one."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ["RANK"] == "0"
 
 
 def print_results(text: str) -> None:
@@ -68,10 +76,13 @@ def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             _fail("Interrupted; nothing was written.", INTERRUPTED)
         except Exception as error:
-            from manygp.errors import ManyGPError
+            from manygp.errors import ManyGPError, RankError
 
             if not isinstance(error, ManyGPError | OSError):
                 raise
+            if not _is_first() and not isinstance(error, RankError):
+                # The first has met with the same, and says so.
+                raise typer.Exit(BAD_INPUT) from error
             _fail(_sentence(error), BAD_INPUT)
 
     return wrapped

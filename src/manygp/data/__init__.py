@@ -16,6 +16,7 @@ from manygp.data.files import read_inputs, write_frame
 from manygp.data.grid import Grid
 from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
+from manygp.data.shards import ShardPlan
 from manygp.data.sources import read_table
 from manygp.data.splits import block_split, gap_split, output_split, pattern_split, random_split
 from manygp.data.stored import Stored, as_stored
@@ -34,6 +35,7 @@ __all__ = [
     "Plan",
     "RankChoice",
     "Scaling",
+    "ShardPlan",
     "Stored",
     "Table",
     "as_inputs",

@@ -50,6 +50,8 @@ class Batch:
     members, num_given
         Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
         before the groups' own cells, −1 for none, shape (g, c).
+    key
+        Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
     """
 
     x: FloatArray
@@ -63,6 +65,7 @@ class Batch:
     noise: FloatArray | None = None
     members: IntArray | None = None
     num_given: int = 0
+    key: int | None = None
 
     @property
     def num_cells(self) -> int:
@@ -104,6 +107,8 @@ class GridPlan(Plan):
         Maps inputs and values to scaled units as they are gathered.
     batch_inputs, batch_outputs
         Largest numbers of inputs and of outputs in a batch; None means all of them.
+    shard
+        Deals the outputs of one shard alone, see `ShardPlan`: its number, and how many there are.
     """
 
     table: Grid
@@ -114,6 +119,7 @@ class GridPlan(Plan):
         scaling: Scaling,
         batch_inputs: int | None = None,
         batch_outputs: int | None = None,
+        shard: tuple[int, int] = (0, 1),
     ) -> None:
         if not isinstance(table, Grid):
             raise DataError(
@@ -123,9 +129,11 @@ class GridPlan(Plan):
         self.table = table
         self.scaling = scaling
         self._rows, self._outputs = table.sides()
+        self._number, self._count = shard
+        # Outputs of all shards together: of as many parts, each shard has a batch.
         self._most = (
             _largest(table.num_inputs, batch_inputs, "batch_inputs"),
-            _largest(table.num_outputs, batch_outputs, "batch_outputs"),
+            self._count * _largest(table.num_outputs, batch_outputs, "batch_outputs"),
         )
         self.num_input_batches = self._rows.num_batches(self._most[0])
         self.num_output_batches = self._outputs.num_batches(self._most[1])
@@ -141,8 +149,10 @@ class GridPlan(Plan):
         """
         parts = ((rows, outputs) for rows in self._rows.parts(rng) for outputs in self._outputs.parts(rng))
         for rows, outputs, part in self.table.tiles(parts):
-            for at in _shuffled(len(rows), self._most[0], rng):
-                for of in _shuffled(len(outputs), self._most[1], rng):
+            own = np.flatnonzero(outputs % self._count == self._number)
+            pieces = math.ceil(len(rows) / self._most[0]), math.ceil(len(outputs) / self._most[1])
+            for at in _shuffled(np.arange(len(rows)), pieces[0], rng):
+                for of in _shuffled(own, pieces[1], rng):
                     yield self._batch(part.block(at, of), rows[at], outputs[of])
 
     def batch(self, rows: IntArray, outputs: IntArray) -> Batch:
@@ -180,17 +190,27 @@ class CellPlan(Plan):
         Maps inputs and values to scaled units as they are gathered.
     batch_cells
         Largest number of cells in a batch; None means all of them.
+    shard
+        As in `GridPlan`.
     """
 
-    def __init__(self, table: Table, scaling: Scaling, batch_cells: int | None = None) -> None:
+    def __init__(
+        self, table: Table, scaling: Scaling, batch_cells: int | None = None, shard: tuple[int, int] = (0, 1)
+    ) -> None:
         self.table = table
         self.scaling = scaling
         self._places = table.places()
         if not len(self._places):
             raise DataError("There is no observed cell to make batches of; give at least one value that is not NaN.")
+        number, count = shard
         self._counts = table.count_per_output()
         self._empty = np.flatnonzero(self._counts == 0)
-        self.num_batches = _num_batches(len(self._places), batch_cells, "batch_cells")
+        if count > 1:
+            self._places = self._places[table.cells(self._places)[1] % count == number]
+            self._empty = self._empty[self._empty % count == number]
+        # That of the largest shard, so that all have as many.
+        largest = max(int(self._counts[i::count].sum()) for i in range(count))
+        self.num_batches = _num_batches(largest, batch_cells, "batch_cells")
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -229,9 +249,9 @@ def known_noise(table: Table, scaling: Scaling, row: IntArray, output: IntArray)
     return None if variance is None else variance / scaling.y_scale[output] ** 2
 
 
-def _shuffled(count: int, largest: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Numbers below a count in random batches; their order within one means nothing, and sorted they gather faster."""
-    return map(np.sort, np.array_split(rng.permutation(count), math.ceil(count / largest)))
+def _shuffled(numbers: IntArray, pieces: int, rng: np.random.Generator) -> Iterator[IntArray]:
+    """Numbers in so many random batches; their order within one means nothing, and sorted they gather faster."""
+    return map(np.sort, np.array_split(rng.permutation(numbers), pieces))
 
 
 def _num_batches(total: int, largest: int | None, name: str) -> int:

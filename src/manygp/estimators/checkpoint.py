@@ -42,7 +42,7 @@ from manygp.training.journal import Journal, State
 if TYPE_CHECKING:
     from manygp.estimators.estimator import Estimator
 
-__all__ = ["Checkpoint", "open_checkpoint", "remove_checkpoint"]
+__all__ = ["Checkpoint", "open_checkpoint", "recalled_start", "remove_checkpoint", "told_start"]
 
 # Settings that do not change what is learnt.
 _IDLE = ("progress", "num_samples")
@@ -73,6 +73,30 @@ def remove_checkpoint(path: Any) -> None:
     remove_folder(model_path(path), CHECKPOINT)
 
 
+def told_start(estimator: "Estimator", model: nn.Module, scaling: Scaling, survey: dict[str, str]) -> State:
+    """Where a fit begins, and what the survey has found, as a state."""
+    described = copy.copy(estimator)
+    described.model_, described.scaling_ = model, scaling
+    described.n_features_in_, described.n_outputs_ = scaling.num_features, scaling.num_outputs
+    return {
+        "sizes": described._sizes(),
+        "model": {name: value.detach().clone() for name, value in model.state_dict().items()},
+        "fixed": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
+        "scaling": scaling.arrays(),
+        "survey": survey,
+    }
+
+
+def recalled_start(estimator: "Estimator", start: State) -> tuple[Any, Scaling]:
+    """Where a fit began: the model and the scaling."""
+    model = estimator._build(start["sizes"])
+    check_state(model, start["model"])
+    model.load_state_dict(start["model"])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in start["fixed"])
+    return model, Scaling.from_arrays(start["scaling"])
+
+
 class Checkpoint(Journal):
     """A journal in a folder.
 
@@ -91,8 +115,10 @@ class Checkpoint(Journal):
     def __init__(self, path: Path, every: float, key: dict[str, Any]):
         self._path, self._every, self._key = path, every, key
         check_target(path, name=CHECKPOINT)
-        found = self._found() if (path / CHECKPOINT).exists() else {"seed": None, "start": None, "loops": []}
+        found: State = {"seed": None, "shards": None, "start": None, "loops": []}
+        found |= self._found() if (path / CHECKPOINT).exists() else {}
         self._seed: int | None = found["seed"]
+        self._shards: int | None = found["shards"]
         self.start: State | None = found["start"]
         self._loops: list[State] = found["loops"]
         self._current, self._is_written, self._due = -1, True, time.monotonic() + every
@@ -113,34 +139,18 @@ class Checkpoint(Journal):
                 raise
             raise ModelFileError(f"{self._path} is damaged ({in_words(error)}): remove it to begin anew.") from error
 
-    def keep_start(self, estimator: "Estimator", model: nn.Module, scaling: Scaling, survey: dict[str, str]) -> None:
-        """Take note of where a fit begins, and of what the survey has found."""
-        described = copy.copy(estimator)
-        described.model_, described.scaling_ = model, scaling
-        described.n_features_in_, described.n_outputs_ = scaling.num_features, scaling.num_outputs
-        self.start = {
-            "sizes": described._sizes(),
-            "model": {name: value.detach().clone() for name, value in model.state_dict().items()},
-            "fixed": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
-            "scaling": scaling.arrays(),
-            "survey": survey,
-        }
-        self._is_written = False
-        self._write_if_due()
-
-    def recall_start(self, estimator: "Estimator") -> tuple[Any, Scaling]:
-        """Where the fit began: the model and the scaling."""
-        assert self.start is not None
-        model = estimator._build(self.start["sizes"])
-        check_state(model, self.start["model"])
-        model.load_state_dict(self.start["model"])
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in self.start["fixed"])
-        return model, Scaling.from_arrays(self.start["scaling"])
+    def keep_start(self, start: State) -> None:
+        self.start, self._is_written = start, False
+        if self.is_due:
+            self._write()
 
     def seed(self, seed: int) -> int:
         self._seed = seed if self._seed is None else self._seed
         return self._seed
+
+    def shards(self, shards: int) -> int:
+        self._shards = shards if self._shards is None else self._shards
+        return self._shards
 
     def begin(self) -> State | None:
         self._current += 1
@@ -149,20 +159,22 @@ class Checkpoint(Journal):
     def note(self, state: State) -> None:
         self._loops[self._current :] = [state]
         self._is_written = False
-        self._write_if_due()
+        if self.is_due:
+            self._write()
 
     def flush(self) -> None:
         if not self._is_written:
             self._write()
 
-    def _write_if_due(self) -> None:
-        if time.monotonic() >= self._due:
-            self._write()
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
 
     def _write(self) -> None:
         """Write all that is known; a disk that does not take it is no reason to end a fit."""
         started, tensors = time.monotonic(), dict[str, Tensor]()
-        told = _packed({"seed": self._seed, "start": self.start, "loops": self._loops}, tensors, "state")
+        known = {"seed": self._seed, "shards": self._shards, "start": self.start, "loops": self._loops}
+        told = _packed(known, tensors, "state")
         manifest = {"format": FORMAT, "manygp": __version__, "estimator": self._key["model"], "key": self._key}
         try:
             with held_back():

@@ -38,6 +38,7 @@ from manygp.estimators.settings import check_size, check_sizes, resolve_device
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
 from manygp.estimators.together import TogetherMixin
+from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
 from manygp.prediction import Prediction
@@ -92,6 +93,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
     _flat_: bool
     # How far a fit has come, while it runs.
     _journal: Journal = Journal()
+    # Who else takes part in a fit.
+    _exchange: Exchange = ALONE
     # Whether the model hands the exposure of a cell to its likelihood.
     _knows_exposure = False
     # Whether the model knows what to make of noise that differs between cells.
@@ -303,14 +306,16 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         check_sizes(self.get_params(deep=False), resolve_device(self.device))
         # Whatever surrounds a fit: it needs gradients, and what ends a program should not end it without a model.
         with torch.inference_mode(False), torch.enable_grad(), ending_early():
-            self._journal = open_checkpoint(self, table, checkpoint, checkpoint_every)
-            seasons = seasons_in(self, table)
-            self._journal.deadline = deadline
             try:
+                self._journal = self._exchange.journal(open_checkpoint, self, table, checkpoint, checkpoint_every)
+                self._exchange = self._exchange.with_shards(self._journal.shards(self._exchange.shards))
+                seasons = seasons_in(self, table)
+                self._journal.deadline = deadline
                 self._fit_table(table if seasons is None else table.with_inputs(with_circles(table.X, seasons)))
                 self.scaling_ = replace(self.scaling_, seasons=seasons)
             finally:
-                del self._journal
+                for name in ("_journal", "_exchange"):
+                    self.__dict__.pop(name, None)
         self._after_fit()
         self._settings_ = self.get_params(deep=False)
         if table.exposure is not None:

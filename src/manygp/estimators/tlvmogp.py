@@ -297,6 +297,8 @@ class TLVMOGP(AdaptiveEstimator):
         is_known = isinstance(likelihood, Gaussian) and self._preset.natural and table.coordinates is None
         # The tight bound makes up for what neighbours do not leave open.
         is_known = is_known and self.bound == "standard"
+        # Neighbours are of other outputs, which other processes may have.
+        is_known = is_known and self._exchange.shards == 1
         wanted = self.num_neighbors
         if isinstance(wanted, str):
             wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS and not table.is_part else 0

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, Table
+from manygp.data import CellPlan, Cells, GridPlan, Plan, Scaling, ShardPlan, Table
 from manygp.errors import SettingError
-from manygp.estimators.checkpoint import Checkpoint
+from manygp.estimators.checkpoint import recalled_start, told_start
 from manygp.estimators.estimator import Estimator
 from manygp.estimators.noise import hold_noise
 from manygp.estimators.preset import FAST, PUBLISHED, QUICK, Preset
@@ -145,7 +145,7 @@ class TrainedEstimator(Estimator):
     def _fit_table(self, table: Table) -> None:
         self._check_settings()
         table = table.compact()
-        seed = self._journal.seed(resolve_seed(self.random_state))
+        seed = self._exchange.common(lambda: self._journal.seed(resolve_seed(self.random_state)))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         clock = Clock()
         model, scaling = self._at_start(table, seed)
@@ -156,25 +156,32 @@ class TrainedEstimator(Estimator):
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
     def _at_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+        """A model at its start and the scaling, which one process makes for all."""
+        return self._exchange.common(
+            lambda: self._own_start(table, seed),
+            lambda start: told_start(self, *start, {}),
+            lambda told: recalled_start(self, told),
+        )
+
+    def _own_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
         """A model at its start and the scaling: those of a checkpoint, or made from the table."""
         journal = self._journal
-        if isinstance(journal, Checkpoint) and journal.start is not None:
-            return journal.recall_start(self)
+        if journal.start is not None:
+            return recalled_start(self, journal.start)
         rng = np.random.default_rng(seed)
         model, scaling = self._begin(table.in_memory(rng), rng, torch.Generator().manual_seed(seed))
         if table.is_stored and not model.likelihood.is_affine:
             # So far only a part of it was looked at.
             check_support(model.likelihood, table)
         hold_noise(model.likelihood, self.likelihood, scaling)
-        if isinstance(journal, Checkpoint):
+        if journal.is_active:
             survey: Survey | None = getattr(self, "_last_survey", None)
-            journal.keep_start(self, model, scaling, {} if survey is None else survey.report())
+            journal.keep_start(told_start(self, model, scaling, {} if survey is None else survey.report()))
         return model, scaling
 
     def _recalled_survey(self) -> dict[str, str]:
         """What a checkpoint knows of the survey, which is not made again."""
-        start = self._journal.start if isinstance(self._journal, Checkpoint) else None
-        return {} if start is None else start["survey"]
+        return {} if self._journal.start is None else self._journal.start["survey"]
 
     def _look_at(self, *given: Any, **more: Any) -> Survey:
         """The survey of a table, which the history will tell of."""
@@ -209,17 +216,26 @@ class TrainedEstimator(Estimator):
             progress=make_progress(self.progress),
             before_epoch=before_epoch,
             journal=self._journal,
+            exchange=self._exchange,
         )
 
     def _plan(self, table: Table, scaling: Scaling) -> Plan:
+        exchange = self._exchange
+        if exchange.shards == 1:
+            return self._shard_plan(table, scaling, 0)
+        return ShardPlan(lambda number: self._shard_plan(table, scaling, number), exchange.own_shards, exchange.size)
+
+    def _shard_plan(self, table: Table, scaling: Scaling, number: int) -> Plan:
+        """Batches of the outputs of a shard, as large as those of a table of one shard."""
+        shard = number, self._exchange.shards
         if isinstance(table, Cells):
-            return CellPlan(table, scaling, _BATCH_CELLS)
-        n, p = table.num_inputs, table.num_outputs
+            return CellPlan(table, scaling, _BATCH_CELLS, shard)
+        n, p = table.num_inputs, -(-table.num_outputs // shard[1])
         # Cells of the grid, gaps included, that hold as many observations as a batch should.
-        budget = max(1, round(_BATCH_CELLS * n * p / table.num_observed))
+        budget = max(1, round(_BATCH_CELLS * n * table.num_outputs / table.num_observed))
         outputs: Any = min(p, max(32, budget // n)) if self.batch_outputs == "auto" else self.batch_outputs
         inputs: Any = max(1, budget // (outputs or p)) if self.batch_inputs == "auto" else self.batch_inputs
-        return GridPlan(table, scaling, inputs, outputs)
+        return GridPlan(table, scaling, inputs, outputs, shard)
 
     def _work(self, model: Any, cells: float) -> float:
         """About how many multiplications a step on so many cells takes; a leaf that knows better tells."""

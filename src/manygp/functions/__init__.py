@@ -7,11 +7,11 @@ draw does not depend on what else is asked.
 """
 
 from manygp.functions.blocks import Block, Known, Left, Rows
-from manygp.functions.keyed import cell_keys, input_keys, normals
 from manygp.functions.process import At, Process
 from manygp.functions.spectrum import Spectrum
 from manygp.functions.sums import moments_of_sums
 from manygp.functions.view import OWN, SHARED, Joint, View
+from manygp.keyed import cell_keys, input_keys, normals
 
 __all__ = [
     "OWN",

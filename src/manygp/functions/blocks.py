@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions.keyed import normals
 from manygp.functions.process import At, normalised
+from manygp.keyed import normals
 from manygp.linalg import sparse_matrix
 from manygp.variational.layout import Padding, pad_groups
 

@@ -144,12 +144,13 @@ class TransformedLatentModel(LatentVariableModel):
         by cell, where the step has done the work for it.
         """
         evidence = self._evidence(batch, generator)
-        return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate))
+        return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate, batch.exchange))
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
         if batch.groups is not None:
             return self._group_evidence(batch, generator)
-        h, outputs = self.latents.rsample(batch.outputs, batch.column, generator), batch.outputs[batch.column]
+        h = self.latents.rsample(batch.outputs, batch.column, generator, key=batch.key)
+        outputs = batch.outputs.index_select(0, batch.column)
         beside = self.terms.mean(Points(batch.x, outputs, batch.row, h))
         extra = batch.exposure
         if self.cell_noise is not None:

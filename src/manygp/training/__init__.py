@@ -10,9 +10,10 @@ from manygp.training.climb import climb, climb_each
 from manygp.training.each import Minimum, minimise_each
 from manygp.training.history import Correction, EpochRecord, History, Recorder
 from manygp.training.journal import Journal
-from manygp.training.loop import Trainable, TrainingSettings, settle, train
+from manygp.training.loop import settle, train
 from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
+from manygp.training.step import Trainable, TrainingSettings
 
 __all__ = [
     "Correction",

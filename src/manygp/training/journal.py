@@ -27,6 +27,8 @@ class Journal:
 
     #: Whether it is worth while to tell it anything.
     is_active = False
+    #: Where the fit began, if it did.
+    start: State | None = None
     #: When training has to be over, in seconds of `time.perf_counter`.
     deadline = math.inf
 
@@ -38,6 +40,18 @@ class Journal:
     def seed(self, seed: int) -> int:
         """The seed of the fit: that of the call which began it."""
         return seed
+
+    def shards(self, shards: int) -> int:
+        """The number of shards of the fit: that of the call which began it."""
+        return shards
+
+    def keep_start(self, start: State) -> None:
+        """Take note of where the fit begins."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next state will be written down."""
+        return False
 
     def begin(self) -> State | None:
         """The last state of the loop that begins now, or None if there is none."""

@@ -3,86 +3,30 @@
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manygp.data import Batch, Plan
 from manygp.errors import NumericalError
-from manygp.likelihoods import Likelihood
+from manygp.exchange import ALONE, Exchange
 from manygp.training.history import EpochRecord, History
 from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.training.progress import Progress
 from manygp.training.schedule import Schedule
-from manygp.variational import CellBatch, ElboTerms
+from manygp.training.step import Trainable, TrainingSettings, make_optimizers, take_step
+from manygp.variational import CellBatch
 
-__all__ = ["Trainable", "TrainingSettings", "settle", "train"]
+__all__ = ["settle", "train"]
 
 # A run remembers where it is every so many steps, more where there are more numbers to copy.
 _LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
 # How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.
 _RETREATS, _SMALLER = 2, 0.3
 _COUNTS = ("step", "taken", "retreats", "is_open")
-
-
-class Trainable(Protocol):
-    """What the loop needs of a model."""
-
-    likelihood: Likelihood
-
-    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
-        """An unbiased estimate of the bound."""
-
-    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """A natural step on q(u), then the estimate at the new q(u)."""
-
-    def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters."""
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """All parameters with their names."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Parameters and all else that changes, by name."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        """Take back what `state_dict` gave."""
-
-    def train(self, mode: bool = True) -> object:
-        """Switch training mode."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How to train.
-
-    Parameters
-    ----------
-    natural
-        Whether q(u) moves by natural steps; otherwise everything moves by Adam.
-    schedule
-        Whether step sizes follow the schedule; otherwise the learning rate is constant.
-    sparse_rows
-        Whether parameters with one row per output have sparse gradients.
-    frozen_epochs
-        Number of epochs for which the likelihood's parameters stay where they are.
-    max_grad_norm
-        Largest norm of the gradient; None does not clip.
-    """
-
-    natural: bool = True
-    schedule: bool = True
-    sparse_rows: bool = True
-    frozen_epochs: float = 0.0
-    max_grad_norm: float | None = None
 
 
 def train(
@@ -97,20 +41,22 @@ def train(
     progress: Progress,
     before_epoch: Callable[[int], None] | None = None,
     journal: Journal | None = None,
+    exchange: Exchange = ALONE,
 ) -> History:
     """Maximise the bound of a model over the batches of a plan.
 
     Ctrl-C ends the run early and keeps what was learnt; so does the deadline of the journal, before which step sizes
     fall as they do at the end of any run. `before_epoch` is called with the number of epochs done. Where
     numbers are no longer finite, the run goes back to its last good state and takes smaller steps, twice at most. A run
-    that its journal has seen before goes on where it was, and ends as if it had never stopped.
+    that its journal has seen before goes on where it was, and ends as if it had never stopped. Where processes have a
+    plan for some of the outputs each, every step leads all of them to the same place, and an interrupt of one ends all.
 
     Raises
     ------
     NumericalError
         If numbers are no longer finite for the third time.
     """
-    run = _Run(model, plan, schedule, settings, dtype, device, seed, before_epoch, journal or Journal())
+    run = _Run(model, plan, schedule, settings, dtype, device, seed, before_epoch, journal or Journal(), exchange)
     model.train(True)
     with progress:
         try:
@@ -148,12 +94,13 @@ class _Run:
         seed: int,
         before_epoch: Callable[[int], None] | None,
         journal: Journal,
+        exchange: Exchange,
     ):
         self.model, self.plan, self.schedule, self.settings = model, plan, schedule, settings
         self.dtype, self.device, self.before_epoch, self.journal = dtype, device, before_epoch, journal
-        self.rng = np.random.default_rng(seed)
+        self.exchange, self.rng = exchange, np.random.default_rng(seed)
         self.generator = torch.Generator(device=device).manual_seed(seed)
-        self.optimizers = _optimizers(model, settings)
+        self.optimizers = make_optimizers(model, settings)
         # What somebody has fixed for good stays so.
         self.learned = [parameter for parameter in model.likelihood.parameters() if parameter.requires_grad]
         self.history, self.step, self.retreats = History(), 0, 0
@@ -187,6 +134,7 @@ class _Run:
         for batch in self._batches():
             self.seconds = time.perf_counter() - started
             if self.journal.seconds_left <= 0.0:
+                self.exchange.fill_rows(self._rows())
                 raise _TimeIsUp
             self._look()
             self._take(batch)
@@ -196,7 +144,8 @@ class _Run:
         record = EpochRecord(len(self.history) + 1, bound, expected_log_lik, kl_u, kl_h, *rates, seconds)
         self.history.records.append(record)
         self.schedule.record(record.bound / self.plan.table.num_observed)
-        self.schedule.hurry(self.journal.seconds_left / max(seconds, 1e-9))
+        left = self.journal.seconds_left
+        self.schedule.hurry(self.exchange.common(lambda: left / max(seconds, 1e-9)))
         self.is_open = False
 
     def _open(self) -> None:
@@ -211,13 +160,16 @@ class _Run:
         return itertools.islice(self.plan.epoch(self.rng), self.taken, None)
 
     def _take(self, batch: Batch) -> None:
-        cells = CellBatch.from_arrays(batch, self.dtype, self.device)
+        cells = CellBatch.from_arrays(batch, self.dtype, self.device, self.exchange)
         rates, num_observed = self._rates(self.step), self.plan.table.num_observed
-        self.sums += _step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
+        self.sums += take_step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
         self.step, self.taken = self.step + 1, self.taken + 1
         if self.watched is not None:
             self._check(float(self.sums[0]))
             self.watched = copied(dict(self.model.named_parameters()))
+        if self.exchange.is_stopping:
+            self._note()
+            raise KeyboardInterrupt
 
     def _rates(self, step: int) -> tuple[float, float]:
         return self.schedule.rates(step) if self.settings.schedule else (self.schedule.learning_rate, 0.0)
@@ -232,9 +184,22 @@ class _Run:
 
     def end(self) -> None:
         """Tell the journal that the run is over."""
+        self._note()
+        self.journal.flush()
+
+    def _note(self) -> None:
+        """Let every process have all rows, and the journal know where the run is."""
+        self.exchange.fill_rows(self._rows())
         if self.journal.is_active:
             self.journal.note(self._state())
-            self.journal.flush()
+
+    def _rows(self) -> Iterator[Tensor]:
+        """Everything with a row for each output: parameters, and what optimisers know of them."""
+        for parameter in self.model.row_parameters():
+            yield parameter
+            for optimizer in self.optimizers:
+                known = optimizer.state.get(parameter, {}).values()
+                yield from (part for part in known if isinstance(part, Tensor) and part.shape == parameter.shape)
 
     def _state(self) -> State:
         """All that the rest of the run depends on."""
@@ -273,13 +238,18 @@ class _Run:
         if self.step % self.interval:
             return
         self._check(float(self.sums[0]))
+        is_due = self.journal.is_due
+        if is_due:
+            self.exchange.fill_rows(self._rows())
         self.good = self._state()
-        self.journal.note(self.good)
+        # What is not due is written at an interrupt, unless rows of it are elsewhere.
+        if is_due or self.exchange.size == 1:
+            self.journal.note(self.good)
 
     def _check(self, bound: float) -> None:
         """Refuse a bound, or parameters, that are not finite."""
-        are_finite = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all()
-        if not np.isfinite(bound) or not bool(are_finite):
+        are_lost = ~torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all()
+        if not np.isfinite(bound) or bool(self.exchange.largest(are_lost)):
             shown = bound if not np.isfinite(bound) else np.nan
             raise NumericalError(
                 f"The bound became {shown} in epoch {len(self.history) + 1}: lower learning_rate, use dtype='float64', "
@@ -341,60 +311,3 @@ def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.de
             else:
                 bound += model.elbo(cells, generator).bound
     return float(bound) / len(plan) / plan.table.num_observed
-
-
-def _step(
-    model: Trainable,
-    batch: CellBatch,
-    generator: torch.Generator,
-    optimizers: list[torch.optim.Optimizer],
-    rates: tuple[float, float],
-    settings: TrainingSettings,
-    num_observed: int,
-) -> Tensor:
-    """One step on one batch; returns the bound and its terms."""
-    learning_rate, natural_rate = rates
-    if settings.natural:
-        terms = model.natural_elbo(batch, generator, natural_rate)
-    else:
-        terms = model.elbo(batch, generator)
-    for optimizer in optimizers:
-        optimizer.zero_grad(set_to_none=True)
-    # Per observed cell, so that a gradient norm means the same on every table.
-    (-terms.bound / num_observed).backward()
-    if settings.max_grad_norm is not None:
-        _clip(_parameters(optimizers), settings.max_grad_norm)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        optimizer.step()
-    return torch.stack([terms.bound, terms.expected_log_lik, terms.kl_u, terms.kl_h]).detach()
-
-
-def _optimizers(model: Trainable, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
-    rows = [parameter for parameter in model.row_parameters() if parameter.numel()]
-    known = {id(parameter) for parameter in rows}
-    rest = [parameter for parameter in model.parameters() if parameter.numel() and id(parameter) not in known]
-    if not settings.sparse_rows:
-        return [torch.optim.Adam(rest + rows)]
-    # A model may have nothing but rows, or none; torch refuses an optimiser of nothing.
-    shared: list[torch.optim.Optimizer] = [torch.optim.Adam(rest, fused=True)] if rest else []
-    return [*shared, torch.optim.SparseAdam(rows)] if rows else shared
-
-
-def _parameters(optimizers: list[torch.optim.Optimizer]) -> Iterable[Tensor]:
-    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-
-
-@torch.no_grad()
-def _clip(parameters: Iterable[Tensor], max_norm: float) -> None:
-    """Shrink all gradients together to a norm of at most `max_norm`; torch's own function refuses sparse ones."""
-    parts = []
-    for parameter in parameters:
-        if parameter.grad is not None:
-            if parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.coalesce()
-            parts.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
-    norm = torch.stack([part.square().sum() for part in parts]).sum().sqrt()
-    for part in parts:
-        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.data import Batch
+from manygp.exchange import ALONE, Exchange
 from manygp.variational.groups import Groups
 
 __all__ = ["CellBatch", "ElboTerms"]
@@ -17,7 +18,8 @@ class CellBatch:
     """A `Batch` as tensors: cells (x, y) of some outputs, with the weights that make sums over them unbiased.
 
     `row` numbers the inputs of the table, for models that know them one by one; `groups` say which cells are
-    conditioned on which, where the bound is one of groups; `noise` are known variances of the noise of cells.
+    conditioned on which, where the bound is one of groups; `noise` are known variances of the noise of cells. Where
+    processes have a part of a batch each, `exchange` leads to the others, and draws of an output go by `key`.
     """
 
     x: Float[Tensor, "b d"]
@@ -30,9 +32,13 @@ class CellBatch:
     exposure: Float[Tensor, " b"] | None = None
     groups: Groups | None = None
     noise: Float[Tensor, " b"] | None = None
+    key: int | None = None
+    exchange: Exchange = ALONE
 
     @classmethod
-    def from_arrays(cls, batch: Batch, dtype: torch.dtype, device: torch.device) -> "CellBatch":
+    def from_arrays(
+        cls, batch: Batch, dtype: torch.dtype, device: torch.device, exchange: Exchange = ALONE
+    ) -> "CellBatch":
         """Move a batch of the table to where the model lives."""
 
         def move(array: object, kind: torch.dtype) -> Tensor:
@@ -53,6 +59,8 @@ class CellBatch:
             row=move(batch.row, torch.int64),
             groups=groups,
             noise=None if batch.noise is None else move(batch.noise, torch.float64),
+            key=batch.key,
+            exchange=exchange,
         )
 
 

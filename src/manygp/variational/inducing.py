@@ -7,6 +7,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.variational.conditional import Conditional
@@ -135,15 +136,15 @@ class InducingGP(nn.Module):
         return Projection(A, k.diagonal(x).to(Z.dtype).expand(A.shape[:-1]))
 
     def natural_step(
-        self, evidence: Evidence, weight: float, rate: float
+        self, evidence: Evidence, weight: float, rate: float, exchange: Exchange = ALONE
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Move q(v) towards its optimum for data of which each value counts `weight` times.
 
         Returns the data term, and the q(v) that it was computed with. A q(v) that takes no natural steps stays as it
-        is.
+        is. Processes with a part of the data each move to the mean of what all of them aim at.
         """
         if isinstance(self.posterior, NaturalPosterior):
-            return evidence.natural_step(self.posterior, weight, rate)
+            return evidence.natural_step(self.posterior, weight, rate, exchange=exchange)
         q = self.posterior.moments()
         return evidence.expected_log_lik(q), q
 

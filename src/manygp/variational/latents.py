@@ -9,6 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from manygp.errors import SettingError
+from manygp.keyed import joint_keys, normals
 from manygp.linalg import gaussian_kl, safe_cholesky
 
 __all__ = ["LATENT_POSTERIORS", "Latents"]
@@ -48,6 +49,7 @@ class Latents(nn.Module):
     prior_scale: Tensor
     _rows: Tensor
     _cols: Tensor
+    _diagonal: Tensor
 
     def __init__(
         self,
@@ -79,6 +81,8 @@ class Latents(nn.Module):
         indices = torch.tril_indices(dim, dim) if posterior == "full" else torch.arange(dim).expand(2, dim)
         self.register_buffer("_rows", indices[0].clone(), persistent=False)
         self.register_buffer("_cols", indices[1].clone(), persistent=False)
+        # Where L_ii is among them.
+        self.register_buffer("_diagonal", (indices[0] == indices[1]).nonzero().squeeze(-1), persistent=False)
         width = {"full": dim * (dim + 1) // 2, "diagonal": dim, "point": 0}[posterior]
         self.scale = nn.Parameter(torch.zeros(num_outputs, width, dtype=torch.float64))
         self.set_variance(prior_variance)
@@ -169,7 +173,7 @@ class Latents(nn.Module):
         if self.relative:
             on_diagonal = self._rows == self._cols
             # L_ii = exp r_i and L_ij = exp(r_i) N_ij
-            own = rows[:, on_diagonal].exp()[:, self._rows]
+            own = rows.index_select(1, self._diagonal).exp().index_select(1, self._rows)
             rows = own * torch.where(on_diagonal, 1.0, rows)
         L[:, self._rows, self._cols] = rows
         return L
@@ -179,24 +183,32 @@ class Latents(nn.Module):
         return nn.functional.embedding(outputs, self.mean, sparse=self.sparse)
 
     def rsample(
-        self, outputs: Int[Tensor, " p"], column: Int[Tensor, " b"], generator: torch.Generator, shared: bool = False
+        self,
+        outputs: Int[Tensor, " p"],
+        column: Int[Tensor, " b"],
+        generator: torch.Generator,
+        shared: bool = False,
+        key: int | None = None,
     ) -> Float[Tensor, "b h"]:
         """A reparametrised draw m_p + L_p ε for every cell, where cell i belongs to outputs[column[i]].
 
         Cells of one output have draws of their own, unless they are `shared` or `shared_draws` is set: the bound only
         needs the marginals, and the noise of its gradient averages out over the cells. They come in pairs ±ε, whose
-        first-order noise cancels.
+        first-order noise cancels. With a `key`, draws of an output follow from it and the output's number alone, and
+        not from the generator, whichever others are in the batch.
         """
         # index_select, because the backward of plain indexing is many times slower.
         m = self.means(outputs).index_select(0, column)
         if self.posterior == "point":
             return m
         shared = shared or self.shared_draws
-        count = len(outputs) if shared else (len(m) + 1) // 2
-        draws = torch.randn(count, self.dim, dtype=m.dtype, device=m.device, generator=generator)
-        if shared:
+        if key is not None:
+            noise = _keyed_noise(key, outputs, column, self.dim, shared)
+        elif shared:
+            draws = torch.randn(len(outputs), self.dim, dtype=m.dtype, device=m.device, generator=generator)
             noise = draws.index_select(0, column)
         else:
+            draws = torch.randn((len(m) + 1) // 2, self.dim, dtype=m.dtype, device=m.device, generator=generator)
             pairs = torch.stack([draws, -draws], 1).flatten(0, 1)[: len(m)]
             noise = torch.empty_like(pairs).index_copy_(0, column.argsort(stable=True), pairs)
         L = self.factor(outputs).flatten(1).index_select(0, column).view(-1, self.dim, self.dim)
@@ -252,6 +264,21 @@ class Latents(nn.Module):
         χ2 = chi2.ppf(1.0 - (np.arange(count) + 0.5) / count, self.freedom)
         each = self.mean.new_tensor(np.sqrt(self.freedom / χ2))
         return torch.cat([each, each[:half]])
+
+
+def _keyed_noise(
+    key: int, outputs: Int[Tensor, " p"], column: Int[Tensor, " b"], dim: int, shared: bool
+) -> Float[Tensor, "b h"]:
+    """ε of every cell: pairs ±ε of the cells of an output one after another, or one that all of them share."""
+    first = torch.zeros(1, dtype=torch.int64, device=outputs.device)
+    if shared:
+        return normals(key, 0, outputs, first, dim)[:, 0].index_select(0, column)
+    sorted_column, order = column.sort(stable=True)
+    # How many cells of the same output come before a cell.
+    place = torch.arange(len(column), device=column.device) - torch.searchsorted(sorted_column, sorted_column)
+    pairs = normals(key, 0, joint_keys(outputs.index_select(0, sorted_column), place // 2), first, dim)[:, 0]
+    signed = torch.where((place % 2 == 0).unsqueeze(-1), pairs, -pairs)
+    return torch.empty_like(signed).index_copy_(0, order, signed)
 
 
 def _mix(seed: int, block: int) -> int:

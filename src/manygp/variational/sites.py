@@ -14,11 +14,13 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.exchange import ALONE, Exchange
 from manygp.kernels import CovarianceRows, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import (
     add_gram,
     from_lower,
+    gram,
     lower_product,
     safe_cholesky,
     triangular_inverse,
@@ -113,13 +115,18 @@ class SiteEvidence(Evidence):
         return self._target(self._sites(posterior.moments()), weight)
 
     def natural_step(
-        self, posterior: NaturalPosterior, weight: float, rate: float, prior: Natural | None = None
+        self,
+        posterior: NaturalPosterior,
+        weight: float,
+        rate: float,
+        prior: Natural | None = None,
+        exchange: Exchange = ALONE,
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
         """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
         q = posterior.moments()
         sites = self._sites(q)
-        target = under_prior(self._target(sites, weight), prior)
-        natural_step(posterior, q, *target, rate, self._moves(sites))
+        θ, Λ = exchange.mean(*under_prior(self._target(sites, weight, exchange), prior))
+        natural_step(posterior, q, θ, Λ, rate, self._moves(sites), exchange=exchange)
         return sites.total, q
 
     def _sites(self, q: PosteriorMoments) -> _Sites:
@@ -130,8 +137,10 @@ class SiteEvidence(Evidence):
             information, a = whitened(self.Linv, from_lower(walk.information)), self.Linv @ walk.s
             # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
             W = -0.5 * information
-            if walk.is_convex:
-                W += whitened(self.Linv, from_lower(walk.convex))
+            positive = (curvature > 0.0).nonzero().squeeze(-1)
+            if len(positive):
+                rows = self.K.at(positive).to(W.dtype) * curvature[positive].sqrt().unsqueeze(-1)
+                W += whitened(self.Linv, gram(rows))
             by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
         inputs = [*self.K.inputs, self.diagonal, q.mean, q.covariance]
         gradients = [*self.K.gradients(by_K, by_Kuu), curvature, a, W]
@@ -161,18 +170,18 @@ class SiteEvidence(Evidence):
         return len(self.y) * (precisions(curvature) * diagonal).mean()
 
     @torch.no_grad()
-    def _target(self, sites: _Sites, weight: float) -> tuple[Tensor, Tensor]:
-        information, pull = self._trusted(sites)
+    def _target(self, sites: _Sites, weight: float, exchange: Exchange = ALONE) -> tuple[Tensor, Tensor]:
+        information, pull = self._trusted(sites, exchange)
         # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
         Λ = weight * information
         return weight * pull, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
 
-    def _trusted(self, sites: _Sites) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
+    def _trusted(self, sites: _Sites, exchange: Exchange) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
         """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
         mean = sites.mean if self.level is None else sites.mean + self.level.detach()
         known = sites.slope, sites.curvature
         slope, β, is_held = trusted_sites(
-            self.likelihood, mean, sites.variance, self.y, self.outputs, self.exposure, known
+            self.likelihood, mean, sites.variance, self.y, self.outputs, self.exposure, known, exchange
         )
         if not is_held:
             return sites.information, sites.pull
@@ -186,7 +195,7 @@ class SiteEvidence(Evidence):
     @torch.no_grad()
     def _moves(self, sites: _Sites) -> Callable[[Tensor], Tensor] | None:
         """How far some cells move with the means of v; None where the target of a step is the optimum itself."""
-        if isinstance(self.likelihood, Gaussian) or not len(self.y):
+        if isinstance(self.likelihood, Gaussian):
             return None
         steep = sites.slope.abs().topk(min(_WATCHED_CELLS, len(self.y))).indices
         spread = torch.arange(0, len(self.y), max(1, len(self.y) // _WATCHED_CELLS), device=steep.device)
@@ -206,10 +215,9 @@ class _Walk:
         self.alpha, self.C = projection_matrices(Linv, q, self.ω)
         # μ, v, s = ∂E/∂μ and c = ∂E/∂v of every cell
         self.cells = Linv.new_empty(4, len(evidence.y))
-        # Kᵀ diag(β) K and Kᵀ diag(c) K of the cells with c > 0, lower triangles; Kᵀ s and Kᵀ diag(β) μ
-        self.information, self.convex = Linv.new_zeros(m, m), Linv.new_zeros(m, m)
+        # Kᵀ diag(β) K, its lower triangle; Kᵀ s and Kᵀ diag(β) μ
+        self.information, self.totals = Linv.new_zeros(m, m), [Linv.new_zeros(())]
         self.s, self.pull = Linv.new_zeros(m), Linv.new_zeros(m)
-        self.totals, self.is_convex = [Linv.new_zeros(())], False
         self._KC, self._product = evidence.K.room(Linv.dtype), evidence.K.room(Linv.dtype)
 
     def visit(self, rows: slice, K: Tensor) -> Tensor:
@@ -227,10 +235,6 @@ class _Walk:
         add_gram(self.information, torch.mul(K, β.sqrt().unsqueeze(-1), out=product))
         self.s.addmv_(K.T, slope)
         self.pull.addmv_(K.T, β * μ)
-        positive = (curvature > 0.0).nonzero().squeeze(-1)
-        if len(positive):
-            self.is_convex = True
-            add_gram(self.convex, K[positive] * curvature[positive].sqrt().unsqueeze(-1))
         # ∂/∂K = s αᵀ − 2 diag(c) K C
         return KC.mul_(-2.0 * curvature.unsqueeze(-1)).addr_(slope, self.alpha)
 

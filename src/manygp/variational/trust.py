@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
@@ -51,21 +52,23 @@ def trusted_sites(
     outputs: Int[Tensor, " b"],
     exposure: Float[Tensor, " b"] | None = None,
     known: tuple[Float[Tensor, " b"], Float[Tensor, " b"]] | None = None,
+    exchange: Exchange = ALONE,
 ) -> Sites:
     """Sites of cells at marginals N(μᵢ, vᵢ) of f, where those that would say too much are held back.
 
-    `known` are ∂E/∂μᵢ and ∂E/∂vᵢ at these marginals, if they are at hand.
+    `known` are ∂E/∂μᵢ and ∂E/∂vᵢ at these marginals, if they are at hand; `exchange` leads to other cells of the batch.
     """
-    is_held = bool(len(y)) and bool(variance.max() > MAX_VARIANCE)
-    if known is None or is_held:
-        variance = variance.clamp(max=MAX_VARIANCE)
-        known = likelihood.site_derivatives(mean, variance, y, outputs, exposure)
-    slope, β = known[0], precisions(known[1])
-    if not likelihood.is_discrete or not len(y):
-        return Sites(slope, β, is_held)
-    most = float(_MAX_INFORMATION * (1.0 + y.max()))
-    if float(β.max()) <= most:
-        return Sites(slope, β, is_held)
+    seen = variance.clamp(max=MAX_VARIANCE)
+    slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure) if known is None else known
+    most = y.new_full((), torch.inf)
+    if likelihood.is_discrete:
+        most = _MAX_INFORMATION * (1.0 + exchange.largest(y.max() if len(y) else y.new_zeros(())))
+    # One look at what the device has found.
+    if not bool(((variance > MAX_VARIANCE) | (precisions(curvature) > most)).any()):
+        return Sites(slope, precisions(curvature), False)
+    if known is not None:
+        slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure)
+    β = precisions(curvature)
     # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
     share = (most / β.clamp(min=_TINY)).clamp(max=1.0)
     return Sites(slope * share, β * share, True)
@@ -88,6 +91,7 @@ def natural_step(
     rate: float,
     moves: Moves | None = None,
     which: Int[Tensor, " r"] | None = None,
+    exchange: Exchange = ALONE,
 ) -> None:
     """(θ, Λ) ← (1 − g)(θ, Λ) + g (θ̂, Λ̂), with g halved until no mean of f moves too far.
 
@@ -106,6 +110,8 @@ def natural_step(
         everywhere, as it does with Gaussian noise.
     which
         Processes of a batch that move, all by default.
+    exchange
+        Leads to those who have other cells of the batch and come to the same target.
     """
     if moves is None and isinstance(theta, Tensor):
         posterior.step(theta, precision, rate, which)
@@ -124,7 +130,7 @@ def natural_step(
             break
         distance = moves(torch.cholesky_solve(θ.unsqueeze(-1), factor).squeeze(-1) - q.mean).abs()
         # NaN is far.
-        is_far = ~(distance <= _MAX_MOVE).all(-1)
+        is_far = exchange.largest(~(distance <= _MAX_MOVE).all(-1))
         if not bool(is_far.any()):
             break
         g = torch.where(is_far, 0.5 * g, g)

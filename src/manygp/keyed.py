@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["cell_keys", "input_keys", "normals"]
+__all__ = ["cell_keys", "input_keys", "joint_keys", "normals"]
 
 # Increments and multipliers of SplitMix64, and an odd number for the next part of a name, as signed 64-bit integers.
 _STEP, _FIRST, _SECOND, _NEXT = (
@@ -42,7 +42,12 @@ def input_keys(x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
 
 def cell_keys(x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """A number for every cell that equal cells share."""
-    return _mix(input_keys(x) * _NEXT + outputs)
+    return joint_keys(input_keys(x), outputs)
+
+
+def joint_keys(a: Int[Tensor, " b"], b: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """A number for every pair of numbers that equal pairs share, and hardly any others."""
+    return _mix(a * _NEXT + b)
 
 
 def _mix(name: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
