@@ -137,6 +137,7 @@ _SEPARABLE = {"latent_dim": 2, "num_inducing_latents": 3, "num_inducing_inputs":
 ESTIMATORS: dict[str, tuple[type[Estimator], dict[str, Any]]] = {
     "tlvmogp": (TLVMOGP, _TINY | {"standardize": "output", "num_samples": 5}),
     "tlvmogp, paper preset": (TLVMOGP, _TINY | {"preset": "paper"}),
+    "tlvmogp, quick preset": (TLVMOGP, _TINY | {"preset": "quick"}),
     "tlvmogp, diagonal latents, matern": (
         TLVMOGP,
         _TINY | {"standardize": "output", "latent_posterior": "diagonal", "kernel": "matern32", "embedding": "mlp"},

@@ -83,6 +83,7 @@ def test_noise_is_what_observations_have_and_the_function_has_not(model):
     _, noise = model.model_.likelihood.conditional_moments(torch.zeros(5, dtype=torch.float64), torch.arange(5))
     noise = noise.detach().numpy() * model.scaling_.y_scale**2
     np.testing.assert_allclose(observed.variance - function.variance, np.broadcast_to(noise, (7, 5)), rtol=1e-9)
+    np.testing.assert_allclose(model.noise_std_**2, np.broadcast_to(noise, 5), rtol=1e-9)
 
 
 def test_chunks_do_not_matter(model, rng, monkeypatch):

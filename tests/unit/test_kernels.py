@@ -9,6 +9,7 @@ from manygp import TLVMOGP
 from manygp.errors import SettingError
 from manygp.kernels import (
     KERNELS,
+    CovarianceAmong,
     CovarianceRows,
     LatentKernel,
     cross_covariance,
@@ -42,12 +43,25 @@ def test_the_names_are_the_smoothness():
     }
 
 
-@pytest.mark.parametrize("kernel", ["rbff", "", "RBF"])
+@pytest.mark.parametrize("kernel", ["rbff", "RBF"])
 def test_unknown_kernels_are_refused_with_a_list_of_known_ones(kernel):
     with pytest.raises(
         SettingError, match="unknown: use one of rbf, matern12, matern32, matern52, or a GPyTorch kernel"
     ):
         make_kernel(kernel, 2)
+
+
+@pytest.mark.parametrize("kernel", ["", "rbf +", "import os"])
+def test_text_that_is_no_kernel_is_refused_with_an_example(kernel):
+    with pytest.raises(SettingError, match="cannot be read: write it as 'rbf \\* periodic"):
+        make_kernel(kernel, 2)
+
+
+@pytest.mark.parametrize("kernel", [make_kernel("matern32", 3), make_kernel("rbf", 3, num_latents=1), LinearKernel()])
+def test_covariances_among_points_are_those_of_the_kernel(kernel, rng):
+    points, rows, columns = worlds.normal(rng, 6, 3), torch.tensor([4, 0]), torch.tensor([1, 1, 5])
+    expected = cross_covariance(kernel.double(), points, points)[rows][:, columns]
+    assert_close(CovarianceAmong(kernel, points)(rows, columns), expected.detach())
 
 
 def test_a_given_kernel_is_copied():

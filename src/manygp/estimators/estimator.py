@@ -476,7 +476,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         exposure: Any = None,
     ) -> Prediction:
         check_size("num_samples", self.num_samples, automatic=("auto",))
-        device, num_samples = next(self.model_.parameters()).device, self._num_draws
+        device, num_samples = next(self.model_.parameters()).device, self._num_draws()
         check_sizes({"num_samples": num_samples}, device)
         predictor = self._predictor(self._model_for(observation_noise))
 
@@ -528,7 +528,6 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         """What the likelihood is told of single cells by number: their exposure; a leaf may know more."""
         return exposure
 
-    @property
     def _num_draws(self) -> int:
         """Draws of latent vectors; "auto" takes as many as usual where it takes any."""
         # A numpy integer may be too short for products of sizes.
@@ -536,7 +535,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
 
     def _predictor(self, model: Any) -> Any:
         """Components of predictions; a leaf may know a shorter way where `num_samples` is "auto"."""
-        return model.predictor(self._num_draws, self._seed)
+        return model.predictor(self._num_draws(), self._seed)
 
     def _model_for(self, observation_noise: bool) -> Any:
         """The model that predicts, with noise or without; a leaf may have noise beside that of its likelihood."""

@@ -85,7 +85,7 @@ def frozen_joint(estimator: Any, observation_noise: bool) -> Joint:
     model = copy.deepcopy(estimator._model_for(observation_noise))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    joint: Joint = model.joint(estimator._num_draws, estimator._seed)
+    joint: Joint = model.joint(estimator._num_draws(), estimator._seed)
     return joint
 
 

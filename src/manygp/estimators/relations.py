@@ -27,12 +27,12 @@ class RelationsMixin:
     output_names_: tuple[Hashable, ...]
     model_: Any
     scaling_: Any
-    _num_draws: int
     _inputs_: FloatArray | None
     _seed: int
     _check_fitted: Any
     _check_inputs: Any
     _model_for: Any
+    _num_draws: Any
     predict_dist: Any
 
     def correlation(
@@ -143,7 +143,7 @@ class RelationsMixin:
         return scaled
 
     def _joint(self) -> Joint:
-        joint: Joint = self._model_for(False).joint(self._num_draws, self._seed)
+        joint: Joint = self._model_for(False).joint(self._num_draws(), self._seed)
         return joint
 
     def _device(self) -> torch.device:
