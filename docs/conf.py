@@ -34,6 +34,7 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
