@@ -92,8 +92,8 @@ class TrainedEstimator(Estimator):
     learning_rate
         Adam's step size; "auto" takes that of the preset.
     preset
-        "fast" starts from the data and takes natural steps; "quick" is that with ten epochs, which on large tables are
-        nearly as good; "paper" follows the published procedure: Adam on everything from the prior.
+        "fast" starts from the data and takes natural steps; "quick" is that with ten epochs, for
+        a first look; "paper" follows the published procedure: Adam on everything from the prior.
     dtype, device, random_state, progress
         See a leaf.
     freeze_likelihood
