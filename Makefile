@@ -48,7 +48,7 @@ docs: $(VENV)/.ready-docs
 # SOURCE_DATE_EPOCH makes two builds of one commit equal to the byte.
 dist: $(VENV)/.ready-dev
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --outdir dist .
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --no-isolation --outdir dist .
 	MANYGP_DIST=dist $(BIN)/python -m pytest tests/test_dist.py
 	@ls -l dist
 

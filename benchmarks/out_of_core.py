@@ -11,7 +11,6 @@ names a folder where the files stay.
 import argparse
 import itertools
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -123,9 +122,13 @@ class Peak(threading.Thread):
     def run(self) -> None:
         """Look often."""
         while True:
-            text = Path("/proc/self/status").read_text()
-            self.most = max(self.most, int(text.split("RssAnon:")[1].split()[0]))
+            self.most = max(self.most, _status("RssAnon"))
             time.sleep(0.05)
+
+
+def _status(name: str) -> int:
+    """What Linux tells of this process, in kB."""
+    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 
 def fit(layout: str, place: str, path: Path) -> dict[str, Any]:
@@ -136,7 +139,8 @@ def fit(layout: str, place: str, path: Path) -> dict[str, Any]:
     held = h5py.File(path, "r")["X"] if counts else np.load(path, mmap_mode="r")
     stored = as_stored(held)
     assert stored is not None
-    values = stored if place == "stored" else stored[:_ROWS_IN_MEMORY]
+    # A copy: rows of a memory map would be one still.
+    values = stored if place == "stored" else stored[:_ROWS_IN_MEMORY].copy()
     started = time.perf_counter()
     table = Grid(inputs(stored.shape[0])[: values.shape[0]], values)
     model = Sampled(**_SETTINGS, likelihood="poisson" if counts else "gaussian").fit(table)
@@ -147,7 +151,8 @@ def fit(layout: str, place: str, path: Path) -> dict[str, Any]:
         "median_ms": round(1e3 * float(np.median(steps)), 2),
         "steps": len(steps) + 1,
         "fit_seconds": round(time.perf_counter() - started, 1),
-        "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        # Not that of `getrusage`, which a process takes over from the one that started it.
+        "peak_gb": round(_status("VmHWM") / 2**20, 2),
         "peak_own_gb": round(watch.most / 2**20, 2),
     }
 

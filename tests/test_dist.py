@@ -65,7 +65,7 @@ def test_the_sdist_can_be_tested_and_holds_no_records_of_runs(dist):
         assert name in names
     assert {"tests/test_dist.py", "docs/index.md", "examples/gaps.py", "Makefile"} <= names
     assert not [
-        name for name in names if name.startswith(("docs/results/", "docs/gallery", "build", ".github", "dist"))
+        name for name in names if name.startswith(("docs/results/", "docs/gallery/", "build", ".github", "dist"))
     ]
     assert dist[1].stat().st_size < 4_000_000
 

@@ -350,6 +350,7 @@ class Prediction(TogetherMixin):
     def _part(self, rows: slice) -> "Prediction":
         """The prediction at some successive rows, or of some successive cells of a list."""
         first, is_list = rows.start * math.prod(self.shape[1:]), len(self.shape) == 1
+        told = self._exposure
         return Prediction(
             lambda cells: self._components(cells + first),
             (rows.stop - rows.start, *self.shape[1:]),
@@ -360,7 +361,7 @@ class Prediction(TogetherMixin):
             self._outputs[rows] if is_list else self._outputs,
             self.output_names[rows] if is_list else self.output_names,
             self._device,
-            None if self._exposure is None else self._exposure[rows],
+            None if told is None else lambda cells: told(cells + first),
             self._rows.iloc[rows],
             self._axes,
         )

@@ -5,8 +5,8 @@ import pytest
 
 import manygp
 
-# SGPRN is not among them: its product of two processes has several optima, and on this table two orders end 0.21 standard
-# deviations apart.
+# SGPRN is not among them: its product of two processes has several optima, and on this table two orders end 0.21
+# standard deviations apart.
 CASES = {
     "tlvmogp": (manygp.TLVMOGP, {"latent_dim": 2, "num_inducing": 15, "num_neighbors": 0, "epochs": 60}),
     "ind-gp": (manygp.IndGP, {}),

@@ -74,6 +74,7 @@ def test_what_cannot_be_used_is_said_in_a_sentence(imputer, samples):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of PyPOTS and of what it imports
 def test_the_interface_is_that_of_pypots(imputer, samples):
     base = pytest.importorskip("pypots.imputation.base").BaseImputer
     from pypots.imputation import LOCF

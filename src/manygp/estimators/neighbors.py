@@ -64,9 +64,9 @@ class NeighborGroups:
         """The cells that predictions are conditioned on."""
         inputs = distinct_inputs(self.plan.table)
         first = np.unique(inputs, return_index=True)[1]
-        parts = (inputs[self._row], self._output, self._y)
+        row, output, y = (torch.as_tensor(part) for part in (inputs[self._row], self._output, self._y))
         noise = None if self._noise is None else torch.as_tensor(self._noise)
-        cells = ObservedCells.of(self._x[first].cpu(), *(torch.as_tensor(part) for part in parts), noise)
+        cells = ObservedCells.of(self._x[first].cpu(), row, output, y, noise)
         return cells.to(self._x.device)
 
     def _coordinates(self) -> FloatArray:

@@ -27,7 +27,11 @@ class RelationsMixin:
     output_names_: tuple[Hashable, ...]
     model_: Any
     scaling_: Any
-    _num_draws: int
+
+    @property
+    def _num_draws(self) -> int:
+        raise NotImplementedError
+
     _inputs_: FloatArray | None
     _seed: int
     _check_fitted: Any

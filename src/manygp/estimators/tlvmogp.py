@@ -316,6 +316,8 @@ class TLVMOGP(AdaptiveEstimator):
 
     def _is_linear(self, model: Any) -> bool:
         """Whether f is so close to linear in latent vectors, at some cells of the fit, that draws tell nothing."""
+        if self._inputs_ is None:
+            return False
         rng, device = np.random.default_rng(self._seed), model.units.device
         rows = rng.integers(len(self._inputs_), size=_TRIED_CELLS)
         x = torch.as_tensor(self.scaling_.scale_x(self._inputs_[rows]), device=device)

@@ -65,8 +65,8 @@ def leave_out(model: TransformedLatentModel, table: Table, scaling: Scaling, rng
     y, fixed = scaling.scale_y(value, output), torch.zeros_like(noise)
     if model.cell_noise is not None:
         noise = noise * model.cell_noise.factor(torch.as_tensor(row, device=noise.device))
-        variance = known_noise(table, scaling, row, output)
-        fixed = fixed if variance is None else torch.as_tensor(variance).to(noise)
+        told = known_noise(table, scaling, row, output)
+        fixed = fixed if told is None else torch.as_tensor(told).to(noise)
     growth = _unfamiliarity(table, scaling, output, value)
     rest = 1.0 - known / (noise + fixed)
     # A cell that almost all knowledge of itself comes from says nothing about the others.

@@ -98,7 +98,7 @@ def model_of_new_outputs(
     if isinstance(new, TransformedLatentModel):
         # No cell of theirs is known, and latent vectors that are hardly known have no neighbours.
         new.observed = None
-        new.cell_noise = None if model.cell_noise is None else model.cell_noise.for_outputs(len(mean))
+        new.cell_noise = None if new.cell_noise is None else new.cell_noise.for_outputs(len(mean))
     return new
 
 

@@ -108,8 +108,7 @@ class _Block:
         predictor, num_cells = self.predictor, len(self.cells)
         asked = torch.arange(num_cells + tile.start, num_cells + tile.stop)
         near, S_N, seen = self._nearest(asked, self.index[tile], self.seen[tile])
-        together, at = _numbered(near.numpy(), num_cells)
-        V, at = torch.as_tensor(together), torch.as_tensor(at)
+        V, at = (torch.as_tensor(numbers) for numbers in _numbered(near.numpy(), num_cells))
         S = self._left(V, V)
         S.diagonal().add_(self.noise[V])
         # S_NN of every cell
@@ -144,8 +143,8 @@ class _Block:
         self, asked: Int[Tensor, " t"], index: IntArray, seen: Bool[np.ndarray, "t c"]
     ) -> tuple[Int[Tensor, "t n"], Float[Tensor, "t n"], Bool[Tensor, "t n"]]:
         """Candidates that are most correlated with each of some cells, and their covariances S_N with it."""
-        candidates, at = _numbered(np.where(seen, index, -1), len(self.cells))
-        U, at, is_seen = torch.as_tensor(candidates), torch.as_tensor(at), torch.as_tensor(seen)
+        numbered = _numbered(np.where(seen, index, -1), len(self.cells))
+        U, at, is_seen = (torch.as_tensor(part) for part in (*numbered, seen))
         S = self._left(asked, U)
         k = min(self.predictor.k, at.shape[1])
         if k < at.shape[1]:

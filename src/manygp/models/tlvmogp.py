@@ -237,16 +237,15 @@ class TransformedLatentModel(LatentVariableModel):
     def nonlinearity(
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], num_samples: int, seed: int
     ) -> Float[Tensor, " b"]:
-        """What is not linear in the latent vectors, as a share of the variance of f and its noise at some cells."""
-        mean, variance = self.linear_predictor()(x, outputs)
-        if isinstance(self.likelihood, Gaussian):
-            variance = variance + self.noise_of(outputs)
+        """What is not linear in the latent vectors, as a share of the variance of f at some cells."""
+        conditional = self.gp.conditional()
+        mean, variance = Predictor(self, conditional, 1, 0, linear_share=1.0)(x, outputs)
         h = self.latents.sample(outputs, num_samples, seed)
         m = self.latents.means(outputs)
-        _, _, slope = moments_and_slopes(self, self.gp.conditional(), x, m)
+        _, _, slope = moments_and_slopes(self, conditional, x, m)
         slope = slope + self.terms.slope(Points(x, outputs, torch.zeros_like(outputs), m))
         pairs = x.expand(num_samples, *x.shape).flatten(0, 1)
-        f = self.gp.conditional()(self.embed(pairs, h.flatten(0, 1)))[0].view(num_samples, -1)
+        f = conditional(self.embed(pairs, h.flatten(0, 1)))[0].view(num_samples, -1)
         f = f + self.terms.mean(Points(x, outputs, torch.zeros_like(outputs), h))
         # E (μ(h) − μ(m) − gᵀ(h − m))² over draws
         rest = f - mean - torch.einsum("bh,sbh->sb", slope, h - m)

@@ -15,6 +15,7 @@ from manygp.data import Table
 from manygp.data.containers import known_inputs
 from manygp.data.names import match_names
 from manygp.data.table import FloatArray, IntArray
+from manygp.errors import DataError
 from manygp.estimators import Estimator
 from manygp.initialise.gaps import Gaps
 from manygp.report.figures import gap_picture, reliability
@@ -157,6 +158,11 @@ def _scores(model: Estimator, table: Table) -> dict[str, Any]:
     row, output, y = table.sample(_SCORED, rng)
     known = {name: i for i, name in enumerate(model.output_names_)}
     position = np.array([known.get(name, -1) for name in match_names(table.output_names, model.output_names_)])
+    if not (position >= 0).any():
+        raise DataError(
+            f"The data hold no output of the model ({', '.join(map(repr, table.output_names[:3]))} instead of "
+            f"{', '.join(map(repr, model.output_names_[:3]))}): give data with some of its outputs, or leave them out."
+        )
     kept = position[output] >= 0
     row, output, y = row[kept], position[output[kept]], y[kept]
     x = table.X[row]

@@ -74,6 +74,11 @@ def test_without_observations_there_is_less_to_tell(model, tmp_path):
         write_report(model, tmp_path / "report.pdf")
 
 
+def test_data_of_other_outputs_are_refused(model, frame, tmp_path):
+    with pytest.raises(manygp.DataError, match="hold no output of the model"):
+        write_report(model, tmp_path / "report.md", table=as_table(frame.add_prefix("other ")))
+
+
 def test_inputs_of_several_columns_and_lists_of_cells(tmp_path):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(12, 2)), rng.normal(size=(12, 3))
