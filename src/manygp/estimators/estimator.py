@@ -229,8 +229,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         self._fit(table, exposure, output_coordinates, checkpoint, checkpoint_every, time_limit)
         held = X if y is None else y
         # An AnnData or a table, which comes alone, has outputs side by side.
-        rank = np.asarray(y).ndim if isinstance(y, list | tuple) else 2
-        self._flat_ = getattr(held, "ndim", rank) == 1
+        is_array_like = isinstance(y, list | tuple) or (hasattr(y, "__array__") and not hasattr(y, "ndim"))
+        self._flat_ = getattr(held, "ndim", np.asarray(y).ndim if is_array_like else 2) == 1
         return self
 
     def fit_cells(

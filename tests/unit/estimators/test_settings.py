@@ -30,7 +30,11 @@ def refused(message, **settings):
 @pytest.mark.parametrize(
     ("name", "value", "known"),
     [
-        ("kernel", "rbff", "'rbf', 'matern12', 'matern32', 'matern52' or a GPyTorch kernel"),
+        (
+            "kernel",
+            "rbff",
+            "'rbf', 'matern12', 'matern32', 'matern52', with seasons as in 'rbf \\* periodic\\(24\\)', or a GPyTorch kernel",
+        ),
         ("kernel", None, "'rbf'"),
         ("kernel", ["rbf"], "'rbf'"),
         ("likelihood", "poison", "'gaussian'"),

@@ -26,7 +26,7 @@ def shared_noise(rng, n=150, p=8, share=0.8, missing=0.3):
 
 def fit(X, Y, **settings):
     settings = {"latent_dim": 2, "num_inducing": 30, "epochs": 15, "progress": False} | settings
-    return manygp.TLVMOGP(**settings).fit(X, Y)
+    return manygp.TLVMOGP(**({"num_neighbors": 0} | settings)).fit(X, Y)
 
 
 def random_effects(rng, n=5, p=4, d=2, k=3):
@@ -132,8 +132,8 @@ def test_what_outputs_share_at_an_input_tells_about_those_that_are_missing(rng, 
 def test_what_is_rough_is_left_to_effects(rng):
     """A smooth function and weather that all outputs share: a few inducing points, and effects for the weather."""
     X, Y, held_out = shared_noise(rng, n=200, share=0.9)
-    model = manygp.TLVMOGP(epochs=15, progress=False).fit(X, Y)
-    rough = manygp.TLVMOGP(epochs=15, progress=False, corrections=("noise",)).fit(X, Y)
+    model = manygp.TLVMOGP(epochs=15, num_neighbors=0, progress=False).fit(X, Y)
+    rough = manygp.TLVMOGP(epochs=15, num_neighbors=0, progress=False, corrections=("noise",)).fit(X, Y)
     assert model.model_.terms.of(RowEffects)
     assert model.model_.units[0] > 10.0 * rough.model_.units[0]
     assert len(model.inducing_points_) < 0.5 * len(rough.inducing_points_)
@@ -145,7 +145,10 @@ def test_functions_of_each_outputs_own_keep_their_lengthscales(rng):
     X = np.sort(rng.uniform(0.0, 10.0, (60, 1)), 0)
     Y = np.sin(X * rng.uniform(1.0, 3.0, 6) + rng.uniform(0.0, 6.0, 6)) + 0.3 * rng.standard_normal((60, 6))
     ways = ("auto", ("noise",))
-    units = [manygp.TLVMOGP(epochs=1, progress=False, corrections=way).fit(X, Y).model_.units[0] for way in ways]
+    units = [
+        manygp.TLVMOGP(epochs=1, num_neighbors=0, progress=False, corrections=way).fit(X, Y).model_.units[0]
+        for way in ways
+    ]
     assert float(units[0]) == pytest.approx(float(units[1]), rel=0.5)
 
 
