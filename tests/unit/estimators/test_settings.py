@@ -33,7 +33,7 @@ def refused(message, **settings):
         (
             "kernel",
             "rbff",
-            "'rbf', 'matern12', 'matern32', 'matern52', with seasons as in 'rbf \\* periodic\\(24\\)', or a GPyTorch kernel",
+            "'rbf', 'matern12', 'matern32', 'matern52', with seasons as in .* or a GPyTorch kernel",
         ),
         ("kernel", None, "'rbf'"),
         ("kernel", ["rbf"], "'rbf'"),
