@@ -183,9 +183,9 @@ def kill_writes(kind: str, kills: int, rng: np.random.Generator) -> dict[str, An
 
 def kill_records(kills: int, rng: np.random.Generator) -> dict[str, Any]:
     """Kill so many runs of a table; records are whole or not there, and in the end those of a run left alone."""
-    register_dataset(Dataset("waves", "Waves", _waves))
-    register_model("constant", _Constant, "A constant")
-    runs = [Run("waves", "constant", "fast", seed, {}) for seed in range(40)]
+    register_dataset(Dataset("killed-waves", "Waves", _waves))
+    register_model("killed-constant", _Constant, "A constant")
+    runs = [Run("killed-waves", "killed-constant", "fast", seed, {}) for seed in range(40)]
     wrong = finished = 0
     with tempfile.TemporaryDirectory() as place:
         alone, folder = Path(place) / "alone", Path(place) / "killed"
