@@ -41,6 +41,7 @@ __all__ = [
     "named_inputs",
     "read_frame",
     "read_inputs",
+    "sync",
     "unknown_format",
     "write_file",
     "write_frame",
@@ -128,13 +129,13 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
             _sweep(path)
             new = beside / path.name
             write(new)
-            _sync(new)
+            sync(new)
             if not (new.is_dir() and path.is_dir()):
                 new.replace(path)
             elif not _exchange(new, path):
                 path.rename(beside / "old")
                 new.rename(path)
-            _sync(path.parent)
+            sync(path.parent)
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror or error}); nothing was changed.") from error
     finally:
@@ -173,7 +174,7 @@ def _sweep(path: Path) -> None:
                     shutil.rmtree(litter, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Let a file, or the names in a folder, be on the disk, where the system has a way to say so."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)

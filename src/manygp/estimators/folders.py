@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from manygp.data.files import sync
 from manygp.errors import ModelFileError
 
 __all__ = [
@@ -114,7 +115,7 @@ def write_folder(
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder) as is_alone:
             _switch(folder, (name, text), (file, tensors), 0.0 if is_alone else _STALE)
-        _sync(folder.parent)
+        sync(folder.parent)
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"The {_KINDS[name]} could not be written to {path} ({reason(error)}); nothing there was changed."
@@ -170,17 +171,7 @@ def _put(target: Path, content: bytes) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(target.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Let the names in a folder be on the disk, where the system has a way to say so."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync(target.parent)
 
 
 @contextmanager
