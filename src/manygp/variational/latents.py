@@ -108,6 +108,12 @@ class Latents(nn.Module):
         self.scale[outputs] = rows
 
     @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        """Multiply all covariances by a factor."""
+        everything = torch.arange(self.num_outputs, device=self.mean.device)
+        self.set_factor(factor**0.5 * self.factor(everything))
+
+    @torch.no_grad()
     def set_prior_mean(
         self, mean: Float[Tensor, "p h"], center: Float[Tensor, " h"], scale: Float[Tensor, " h"]
     ) -> None:

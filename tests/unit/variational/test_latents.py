@@ -133,6 +133,8 @@ def test_factors_that_are_set_are_kept(rng, posterior, relative):
     assert_close(latents.factor(OUTPUTS[:1])[0], variance * torch.eye(3))
     others = torch.tensor([0, 2, 5])
     assert torch.equal(latents.factor(others), before[others])
+    latents.rescale(4.0)
+    assert_close(latents.factor(others), 2.0 * before[others])
 
 
 @pytest.mark.parametrize("posterior", LATENT_POSTERIORS)
