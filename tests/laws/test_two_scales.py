@@ -289,6 +289,7 @@ def test_latent_vectors_become_as_sure_as_cells_left_out_ask_for(rng, too_unsure
     model = two_scale_model(rng, table, latent_posterior="full")
     model.num_neighbors, model.observed = 12, observed(table)
     M = len(model.gp.Z)
+    model.latents.set_variance(0.01)
     model.gp.posterior.step(1e4 * worlds.normal(rng, M), 100.0 * torch.eye(M, dtype=torch.float64), 1.0)
     model.likelihood.noise = torch.tensor(1e-4, dtype=torch.float64)
     for term in model.terms:
