@@ -170,7 +170,8 @@ def test_levels_that_are_far_apart_are_no_functions(rng, apart, kind):
     assert survey.choice.kind == kind
     assert np.ptp(survey.scaling.y_scale) == 0.0
     if kind == "centred":
-        assert np.abs(survey.scaling.y_center - np.nanmean(Y, 0)).max() < 3.0
+        # Within a spread of the functions, which gaps are filled with.
+        assert np.abs(survey.scaling.y_center - np.nanmean(Y, 0)).max() < 8.0
         assert survey.scaling.y_scale[0] < 10.0
 
 
