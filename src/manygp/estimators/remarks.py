@@ -29,10 +29,15 @@ _WORSE = 0.1
 
 
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
-    """Warn of labels and small counts that are fitted as Gaussian measurements."""
-    if getattr(estimator, "likelihood", "gaussian") not in ("gaussian", "pooled-gaussian"):
-        return
+    """Warn of labels and small counts that are fitted as Gaussian measurements, and of counts too large for a model."""
     y = table.sample(_SAMPLE, np.random.default_rng(0))[2]
+    if getattr(estimator, "likelihood", "gaussian") not in ("gaussian", "pooled-gaussian"):
+        if y.mean() > getattr(estimator, "_largest_counts", np.inf):
+            _warn(
+                f"Counts around {y.mean():.0e} differ from their means by less than {type(estimator).__name__} can "
+                "follow, so that intervals will be too narrow: use likelihood='gaussian', or another model."
+            )
+        return
     if len(y) < _LEAST_CELLS or y.mean() > _LARGE_COUNTS or np.ptp(y) == 0:
         return
     name = choose_likelihood(y)
