@@ -77,7 +77,8 @@ def run_tables(
     from manygp.cli.reading import listed
     from manygp.cli.settings import parse_settings
     from manygp.errors import SettingError
-    from manygp.paper import Run, carry_out_all, every_run, find_model, find_tables, parse_seeds, runs_of, settings_for
+    from manygp.paper import Run, carry_out_all, every_run, find_tables, parse_seeds, runs_of, settings_for
+    from manygp.paper.models import class_of
 
     chosen = parse_seeds(seeds)
     only, datasets = listed(model), listed(dataset)
@@ -96,7 +97,7 @@ def run_tables(
     elif dataset is not None and only is not None:
         runs = []
         for name in only:
-            changes = parse_settings(find_model(name), settings or [])  # type: ignore[arg-type]
+            changes = parse_settings(class_of(name), settings or [])
             own = settings_for(dataset, name, preset) | changes
             runs += [Run(dataset, name, preset, seed, own) for seed in chosen]
     elif dataset is None and only is None and not settings:

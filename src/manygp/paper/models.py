@@ -15,7 +15,7 @@ from manygp.errors import SettingError
 from manygp.estimators import ESTIMATORS
 from manygp.paper.sources import digest_of
 
-__all__ = ["Filled", "Plain", "build", "find_model", "register_model", "sources_of", "title_of"]
+__all__ = ["Filled", "Plain", "build", "class_of", "find_model", "register_model", "sources_of", "title_of"]
 
 # Standard deviations are at least this, so that cells that were learnt from have a density.
 _LEAST_STD = 1e-6
@@ -148,11 +148,20 @@ def title_of(name: str) -> str:
 
 def build(factory: Factory, settings: dict[str, Any], seed: int) -> Any:
     """A model with its settings, its seed, and no progress bar of its own."""
-    known = inspect.signature(factory.args[0] if isinstance(factory, partial) else factory).parameters
+    known = inspect.signature(_inner(factory)).parameters
     quiet = {"random_state": seed, "progress": False}
     return factory(**settings, **{name: value for name, value in quiet.items() if name in known})
 
 
+def class_of(name: str) -> Any:
+    """What has the settings of a model and its sources: the class of a plain method, or else the factory."""
+    return _inner(find_model(name))
+
+
 def sources_of(name: str) -> str | None:
     """Digest of the sources of a model, see `manygp.paper.sources`."""
-    return digest_of(BASELINES.get(name) or find_model(name))
+    return digest_of(class_of(name))
+
+
+def _inner(factory: Factory) -> Any:
+    return factory.args[0] if isinstance(factory, partial) else factory
