@@ -152,7 +152,12 @@ def _as_grid(east: NDArray[np.float64], north: NDArray[np.float64], values: NDAr
     y, row = _on_lattice(north)
     if min(len(x), len(y)) < 2 or _SPARSEST * len(east) < len(x) * len(y):
         return None
-    field = np.full((len(y), len(x)), np.nan)
+    here = np.zeros((len(y), len(x)), dtype=np.bool_)
+    here[row, column] = True
+    if (here[1:] & here[:-1]).sum() + (here[:, 1:] & here[:, :-1]).sum() < len(east) / 2:
+        # Places that do not touch are easier to see as dots.
+        return None
+    field = np.full(here.shape, np.nan)
     field[row, column] = values
     return x, y, np.ma.masked_invalid(field)
 
