@@ -168,6 +168,14 @@ def test_two_scales_have_the_covariance_of_the_dense_posterior(rng, table):
     assert ((draws.T.cov() - found) / (sd.unsqueeze(-1) * sd)).abs().max() < 0.2
     some = torch.tensor([3, 0])
     near(model.joint(1, 0)(x[some], outputs[some]).draw(torch.arange(3), 0), draws[:3, some], 1e-7)
+    # Rows of features have the variances of single cells, and nearly those of sums.
+    W = torch.cat([torch.eye(len(x)), torch.ones(1, len(x))]).double()
+    by_rows = sum(
+        torch.zeros(len(W)).double().index_add(0, pairs[0], sums[0].square().sum(-1))
+        for _, (pairs, sums) in view.row_sums(W.to_sparse())
+    )
+    near(by_rows[:-1], variance[0], 1e-7)
+    near(by_rows[-1], found.sum(), 0.15)
 
 
 @torch.no_grad()

@@ -47,6 +47,10 @@ def test_the_prior_of_every_output_has_the_spread_of_its_data(name):
 @pytest.mark.parametrize("estimator", [manygp.IndGP, manygp.GMOGP], ids=["ind-gp", "g-mogp"])
 def test_one_row_says_nothing_of_other_inputs(rng, estimator):
     Y = 3.0 + rng.standard_normal((1, 6))
-    far = estimator(device="cpu", progress=False).fit([[0.0]], Y).predict_dist([[50.0]])
-    # A single cell says little about the size of its output.
+    model = estimator(device="cpu", progress=False).fit([[0.0]], Y)
+    far = model.predict_dist([[50.0]])
+    # A single cell says little about the size of its output, and about its noise.
     assert 0.5 < far.std.mean() / Y.std() < 2.0
+    if estimator is manygp.GMOGP:
+        assert (far.std > 0.5 * Y.std()).all()
+        assert (model.predict_dist([[0.0]]).std > 0.2 * Y.std()).all()

@@ -3,6 +3,7 @@
 Help is asked for more often than a fit, so nothing here imports the library before a command runs.
 """
 
+import signal
 import sys
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "main"]
@@ -13,6 +14,9 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 def main() -> None:
     """Entry point of the `manygp` command."""
+    # What interrupts an import leaves halves of modules behind; until a command begins, Ctrl-C ends the program itself.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from manygp.cli.commands import app
     except ModuleNotFoundError as error:
@@ -25,6 +29,4 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     app()

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import importlib
 import os
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -69,6 +71,7 @@ def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        _hear_interrupts()
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -86,6 +89,13 @@ def one_sentence_errors(command: Callable[P, None]) -> Callable[P, None]:
             _fail(_sentence(error), BAD_INPUT)
 
     return wrapped
+
+
+def _hear_interrupts() -> None:
+    """From here on, Ctrl-C is an exception: whatever takes long to import is there."""
+    importlib.import_module("manygp.estimators")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail(sentence: str, code: int) -> None:

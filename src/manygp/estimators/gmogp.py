@@ -213,6 +213,10 @@ class GMOGP(TrainedEstimator):
         level = start_alone(model.likelihood, table, scaling, noise, rng)
         if level is not None and found is not None:
             start_means(attention, level)
+        if found is not None and table.count_per_output().max() < 2:
+            # A single cell would make the signal of its output its own square, and the noise nothing.
+            for part in (*model.processes.kernels.parameters(), *model.likelihood.parameters()):
+                part.requires_grad_(part is attention.weight)
         return model, scaling
 
     def _train(

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from gpytorch.kernels import CosineKernel, Kernel, PeriodicKernel, SpectralMixtureKernel
 
-from manygp.data import Table
+from manygp.data import Scaling, Table
+from manygp.initialise.evidence import OutputSample
 from manygp.likelihoods import choose_likelihood
 
 if TYPE_CHECKING:
@@ -22,13 +24,20 @@ _LARGE_COUNTS = 30.0
 # Cells that tell whether anything was learnt, the share of their variance around means that is nothing, and the largest
 # weight that one of them has in its own prediction.
 _LEAST_CELLS, _NOTHING, _MOST_WEIGHT = 100, 0.02, 0.9
+# The share of that variance by which a fit is worse than independent GPs.
+_WORSE = 0.1
 
 
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
-    """Warn of labels and small counts that are fitted as Gaussian measurements."""
-    if getattr(estimator, "likelihood", "gaussian") not in ("gaussian", "pooled-gaussian"):
-        return
+    """Warn of labels and small counts that are fitted as Gaussian measurements, and of counts too large for a model."""
     y = table.sample(_SAMPLE, np.random.default_rng(0))[2]
+    if getattr(estimator, "likelihood", "gaussian") not in ("gaussian", "pooled-gaussian"):
+        if y.mean() > getattr(estimator, "_largest_counts", np.inf):
+            _warn(
+                f"Counts around {y.mean():.0e} differ from their means by less than {type(estimator).__name__} can "
+                "follow, so that intervals will be too narrow: use likelihood='gaussian', or another model."
+            )
+        return
     if len(y) < _LEAST_CELLS or y.mean() > _LARGE_COUNTS or np.ptp(y) == 0:
         return
     name = choose_likelihood(y)
@@ -57,6 +66,8 @@ def remark_on_kernels(estimator: "Estimator") -> None:
 def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     """Warn where a fit that ran to its end predicts cells, each left out, no better than the means of the outputs do.
 
+    So it does where it follows cells that it has seen less closely than independent GPs predict cells left out.
+
     A Gaussian observation whose function has the variance v after it was seen, beside a noise of variance σ², has the
     weight r = v/σ² in its own prediction, so that its error without it is e / (1 − r).
     """
@@ -76,6 +87,15 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
     error, plain = (y - seen.mean) / unit, (y - own_mean) / unit * count / np.maximum(count - 1, 1)
     without = error / (1.0 - weight)
     fitted, left, spread = (np.square(part[several]).sum() for part in (error, without, plain))
+    if estimator.model_.likelihood.is_affine and fitted > _WORSE * spread:
+        alone = _left_by_independent(table)
+        if fitted > (alone + _WORSE) * spread:
+            _warn(
+                f"The fit leaves {fitted / spread:.0%} of the variance of observations that it has seen, where "
+                f"independent GPs leave {alone:.0%} of that of cells left out: something went wrong; try IndGP or "
+                "SVLMC beside it, more inducing points (num_inducing), or another seed (random_state)."
+            )
+            return
     # What follows its own cells closely has weights that say little, and has learnt something.
     if fitted > 0.5 * spread and left > (1.0 - _NOTHING) * spread:
         _warn(
@@ -83,6 +103,17 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
             f"({left / spread:.0%} of their variance is left where cells are left out): they may be noise, or the "
             "inputs may not tell about them; look at the data, or try IndGP beside it."
         )
+
+
+@torch.no_grad()
+def _left_by_independent(table: Table) -> float:
+    """Share of the variance of cells that GPs of single outputs leave, each cell left out, on a few outputs."""
+    sample = OutputSample.of(table, Scaling.fit(table), np.random.default_rng(0))
+    found = sample.lengthscales()
+    inverse = torch.linalg.inv(sample.covariance(found))
+    # y − E[y | all others] = (K⁻¹ y) / diag K⁻¹
+    without = (inverse @ sample.y.unsqueeze(-1)).squeeze(-1) / inverse.diagonal(dim1=-2, dim2=-1)
+    return float(without.square().sum() / sample.y.square().sum().clamp(min=1e-300))
 
 
 def _has_run_out(estimator: Any) -> bool:

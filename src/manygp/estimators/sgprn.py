@@ -148,6 +148,8 @@ class SGPRN(TrainedEstimator):
         self.max_grad_norm = max_grad_norm
 
     model_: RegressionNetwork
+    # Products of mean-field posteriors are off by some thousandths, which is the noise of Poisson counts this large.
+    _largest_counts = 1e5
     _config_class = SGPRNConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ and variances of sums follow from these. Random numbers belong to outputs, input
 draw does not depend on what else is asked.
 """
 
-from manygp.functions.blocks import Block, Known, Left, Rows
+from manygp.functions.blocks import Block, Combination, Known, Left, Rows
 from manygp.functions.process import At, Process
 from manygp.functions.spectrum import Spectrum
 from manygp.functions.sums import moments_of_sums
@@ -18,6 +18,7 @@ __all__ = [
     "SHARED",
     "At",
     "Block",
+    "Combination",
     "Joint",
     "Known",
     "Left",

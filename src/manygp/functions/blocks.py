@@ -1,8 +1,8 @@
 """Parts of the joint distribution of cells: each is linear in independent standard normal coefficients.
 
 A block has rows R over its points, and a key for each point: f = C R ζ, where points of one key share their
-coefficients ζ ~ N(0, I) and points of different keys have independent ones; a map C leads from points to cells, where
-they differ.
+coefficients ζ ~ N(0, I) and points of different keys have independent ones; a combination C leads from points to cells,
+where they differ.
 Rows of what is known are exact; those of a process are random features, whose covariance is known exactly too.
 """
 
@@ -19,10 +19,48 @@ from manygp.keyed import normals
 from manygp.linalg import sparse_matrix
 from manygp.variational.layout import Padding, pad_groups
 
-__all__ = ["Block", "Known", "Left", "Rows"]
+__all__ = ["Block", "Combination", "Known", "Left", "Rows"]
 
 # Coefficients that are held at a time, and entries of a covariance.
-_MAX_COEFFICIENTS, _MAX_ENTRIES = 8_000_000, 8_000_000
+_MAX_COEFFICIENTS, _MAX_ENTRIES = 2_000_000, 8_000_000
+
+
+@dataclass(frozen=True)
+class Combination:
+    """C: cells as weighted sums of a few points each.
+
+    Parameters
+    ----------
+    index, weight
+        The points of every cell and their weights, shape (b, k).
+    num_points
+        Number u of points.
+    """
+
+    index: Int[Tensor, "b k"]
+    weight: Float[Tensor, "b k"]
+    num_points: int
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """C, sparse, shape (b, u)."""
+        b, k = self.index.shape
+        cell = torch.arange(b, device=self.index.device).repeat_interleave(k)
+        return sparse_matrix(cell, self.index.flatten(), self.weight.flatten(), (b, self.num_points)).coalesce()
+
+    def of_sums(self, W: Tensor) -> Tensor:
+        """W C for sparse weights of cells (g, b)."""
+        group, cell = W.indices()
+        values = W.values().unsqueeze(-1) * self.weight[cell]
+        rows = group.repeat_interleave(self.index.shape[1])
+        shape = W.shape[0], self.num_points
+        return sparse_matrix(rows, self.index[cell].flatten(), values.flatten(), shape).coalesce()
+
+    def of(self, cells: Int[Tensor, " a"]) -> tuple[Float[Tensor, "a u"], Int[Tensor, " u"]]:
+        """Weights of some cells, dense over the points that they use, and these."""
+        used, at = self.index[cells].unique(return_inverse=True)
+        zeros = self.weight.new_zeros(len(cells), len(used))
+        return zeros.scatter_add(1, at, self.weight[cells]), used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +74,12 @@ class Block(ABC):
     key
         The key of every point, shape (u,); None if all points share their coefficients.
     through
-        C, sparse, shape (b, u); None if points are cells.
-    target
-        Variances that cells have exactly, shape (s, b); None if rows say them.
+        C; None if points are cells.
     """
 
     stream: int
     key: Int[Tensor, " u"] | None = None
-    through: Tensor | None = None
-    target: Float[Tensor, "s b"] | None = None
+    through: Combination | None = None
 
     @abstractmethod
     def rows(self) -> Float[Tensor, "s u k"]:
@@ -53,9 +88,7 @@ class Block(ABC):
     def covariance(self, a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> Float[Tensor, "s a b"]:
         """Covariance of R ζ between points."""
         rows = self._rows
-        return self._masked(rows[:, a] @ rows[:, b].mT, a, b)
-
-    def _masked(self, covariance: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        covariance = rows[:, a] @ rows[:, b].mT
         if self.key is None:
             return covariance
         return torch.where(self.key[a].unsqueeze(-1) == self.key[b], covariance, 0.0)
@@ -66,19 +99,9 @@ class Block(ABC):
 
     # -- what follows --------------------------------------------------------------------------------------------
 
-    def cell_covariance(self, a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> Float[Tensor, "s a b"]:
-        """Covariance between cells: C cov Cᵀ."""
-        if self.through is None:
-            return self.covariance(a, b)
-        C = self.through.to_dense()
-        Ca, Cb = C[a], C[b]
-        ua, ub = (torch.nonzero((part != 0).any(0)).squeeze(-1) for part in (Ca, Cb))
-        return Ca[:, ua] @ self.covariance(ua, ub) @ Cb[:, ub].T
-
     def variance_of_sums(self, W: Tensor) -> Float[Tensor, "s g"]:
         """w cov wᵀ for every row w of a sparse matrix over cells, exactly, by pairs of points."""
-        W = W if self.through is None else torch.sparse.mm(self.through.t(), W.to_dense().T).T.to_sparse()
-        W = W.coalesce()
+        W = self._over_points(W)
         used, at = W.indices()[1].unique(return_inverse=True)
         weights = sparse_matrix(W.indices()[0], at, W.values(), (W.shape[0], len(used)))
         total: Tensor | float = 0.0
@@ -92,61 +115,56 @@ class Block(ABC):
         assert isinstance(total, Tensor)
         return total
 
-    def _weights(self, W: Tensor) -> Tensor:
-        """W C: weights of points in sums of cells, those of cells scaled so that each has its variance."""
-        if self.through is None:
-            return W.coalesce()
-        dense = W.to_dense()
-        if self.target is not None:
-            dense = dense * (self.target[0] / self._squared_norms(self._rows[0]).clamp(min=1e-300)).sqrt()
-        return torch.sparse.mm(self.through.t(), dense.T).T.to_sparse()
-
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
         """W C R by key: (row of W, key) of every sum, and the sums."""
-        W = self._weights(W)
-        return self._sums_by_key(W, self._rows)
+        return self._sums_by_key(self._over_points(W), self._rows)
+
+    @cached_property
+    def sums_of_cells(self) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
+        """C R by key."""
+        assert self.through is not None
+        every = torch.arange(len(self.through.index), device=self.through.index.device)
+        one = torch.ones_like(self.through.weight[:, 0])
+        return self.row_sums(sparse_matrix(every, every, one, (len(every), len(every))))
+
+    def _over_points(self, W: Tensor) -> Tensor:
+        """W C."""
+        return W.coalesce() if self.through is None else self.through.of_sums(W.coalesce())
 
     def _sums_by_key(self, W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         group, point = W.indices()
-        key = torch.zeros_like(group) if self.key is None else self.key[point]
-        pairs, place = torch.stack([group, key]).unique(dim=1, return_inverse=True)
-        by_pair = sparse_matrix(place, point, W.values(), (pairs.shape[1], rows.shape[1])).coalesce()
-        return pairs, torch.stack([torch.sparse.mm(by_pair, component) for component in rows])
-
-    def values(self, component: int, draws: Int[Tensor, " n"], seed: int) -> Float[Tensor, "b n"]:
-        """C R ζ of cells in some draws, with the rows of one component."""
-        rows = self._rows[component if len(self._rows) > 1 else 0]
-        target = None if self.target is None else self.target[component if len(self.target) > 1 else 0]
         if self.key is None:
-            R = rows if self.through is None else torch.sparse.mm(self.through, rows)
-            R = R if target is None else normalised(R, target)
-            one = torch.zeros(1, dtype=torch.int64, device=rows.device)
-            return R @ normals(seed, self.stream, one, draws, rows.shape[-1])[0].T.to(R)
-        values = self._keyed_values(rows, draws, seed)
-        if self.through is not None:
-            values = torch.sparse.mm(self.through, values)
-        if target is not None:
-            values = values * (target / self._squared_norms(rows).clamp(min=1e-300)).sqrt().unsqueeze(-1)
-        return values
+            every = torch.arange(W.shape[0], device=W.device)
+            return torch.stack([every, torch.zeros_like(every)]), torch.stack([W @ component for component in rows])
+        keys, number = self.key.unique(return_inverse=True)
+        pairs, place = (group * len(keys) + number[point]).unique(return_inverse=True)
+        by_pair = sparse_matrix(place, point, W.values(), (len(pairs), rows.shape[1]))
+        named = torch.stack([pairs // len(keys), keys[pairs % len(keys)]])
+        return named, torch.stack([torch.sparse.mm(by_pair, component) for component in rows])
 
-    def _keyed_values(self, rows: Tensor, draws: Tensor, seed: int) -> Float[Tensor, "u n"]:
-        assert self.key is not None
-        keys, place = self.key.unique(return_inverse=True)
+    def values(self, component: int, draws: Int[Tensor, " n"], seed: int) -> Float[Tensor, "u n"]:
+        """R ζ of points in some draws, with the rows of one component."""
+        rows = self._rows[component if len(self._rows) > 1 else 0]
+        if self.key is None:
+            return rows @ self.coefficients(draws, seed, rows.shape[-1]).to(rows)
+        values = rows.new_zeros(len(rows), len(draws))
+        used = (rows != 0.0).any(-1).nonzero().squeeze(-1)
+        if not len(used):
+            return values
+        keys, place = self.key[used].unique(return_inverse=True)
         padding = pad_groups(place, len(keys))
-        padded = padding.pad(rows)
+        padded = padding.pad(rows[used])
         size = max(1, _MAX_COEFFICIENTS // max(rows.shape[-1] * len(draws), 1))
         parts = [
             some @ normals(seed, self.stream, names, draws, rows.shape[-1]).mT.to(rows)
             for names, some in zip(keys.split(size), padded.split(size), strict=True)
         ]
-        return padding.take(torch.cat(parts))
+        values[used] = padding.take(torch.cat(parts))
+        return values
 
-    def _squared_norms(self, rows: Tensor) -> Float[Tensor, " b"]:
-        """Variances of cells by their rows: squares of sums over the points of each key."""
-        if self.through is None:
-            return rows.square().sum(-1)
-        pairs, sums = self._sums_by_key(self.through.coalesce(), rows.unsqueeze(0))
-        return rows.new_zeros(self.through.shape[0]).index_add(0, pairs[0], sums[0].square().sum(-1))
+    def coefficients(self, draws: Int[Tensor, " n"], seed: int, width: int) -> Float[Tensor, "k n"]:
+        """ζ of all points together."""
+        return normals(seed, self.stream, torch.zeros(1, dtype=torch.int64, device=draws.device), draws, width)[0].T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,14 +217,13 @@ class Known(_ProcessBlock):
         return self._taken(self.at.known_rows())
 
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
-        if self.padding is not None or self.at.process.explain is not None:
+        if self.padding is not None:
             return super().row_sums(W)
-        W = self._weights(W)
-        pairs, sums = self._sums_by_key(W, self.at.K)
+        pairs, sums = self._sums_by_key(self._over_points(W), self.at.A)
         root = self.at.process.root
         assert root is not None
         # A product for each sum, and not for each point.
-        return pairs, sums @ self.at.process.Linv.mT @ root
+        return pairs, sums @ root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,14 +231,14 @@ class Left(_ProcessBlock):
     """r: what inducing variables, or observations, leave of the process.
 
     Without random features, where the spectrum of a kernel is not known, `key` must be that of single cells, and draws
-    at different cells are independent.
+    at different cells are independent. Rows of features have the variances of their points, where these are cells.
     """
 
     def rows(self) -> Float[Tensor, "s u k"]:
         if self.at.process.spectrum is None:
             return self._taken(self.at.left().sqrt().unsqueeze(-1))
         rows = self.at.left_rows()
-        return self._taken(rows if self.target is not None else normalised(rows, self.at.left()))
+        return self._taken(normalised(rows, self.at.left()) if self.through is None or self.padding else rows)
 
     def covariance(self, a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> Float[Tensor, "s a b"]:
         if self.padding is None:
@@ -230,14 +247,12 @@ class Left(_ProcessBlock):
 
     def row_sums(self, W: Tensor) -> tuple[Int[Tensor, "2 r"], Float[Tensor, "s r k"]]:
         process = self.at.process
-        if self.padding is not None or process.explain is not None or process.spectrum is None:
+        if self.padding is not None or process.spectrum is None:
             return super().row_sums(W)
-        W = self._weights(W)
         φ = process.spectrum(self.at.points)
-        pairs, sums = self._sums_by_key(W, torch.cat([self.at.K, φ], -1))
-        m = self.at.K.shape[-1]
-        explained = sums[..., :m] @ process.Linv.mT @ process.whitened
-        f = φ.shape[-1]
+        pairs, sums = self._sums_by_key(self._over_points(W), torch.cat([self.at.A, φ], -1))
+        m, f = self.at.A.shape[-1], φ.shape[-1]
+        explained = sums[..., :m] @ process.whitened
         return pairs, torch.cat([sums[..., m:] - explained[..., :f], -explained[..., f:]], -1)
 
 

@@ -104,9 +104,9 @@ class _RowSums:
 
     def add(self, view: View, W: Tensor) -> None:
         """Take in some cells."""
-        for block in view.blocks:
-            lots = self._parts.setdefault(block.stream, [])
-            lots.append(block.row_sums(W))
+        for stream, sums in view.row_sums(W):
+            lots = self._parts.setdefault(stream, [])
+            lots.append(sums)
             if len(lots) > 8:
                 lots[:] = [_merged(lots)]
 

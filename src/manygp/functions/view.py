@@ -1,20 +1,23 @@
 """Some cells as a model sees them: their joint distribution, without a matrix of all pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions.blocks import Block
+from manygp.data.table import FloatArray
+from manygp.functions.blocks import Block, Combination
+from manygp.linalg import sparse_matrix
 
 __all__ = ["OWN", "SHARED", "Joint", "View"]
 
 # Parts of a prior: what outputs share, and what each has for itself.
 SHARED, OWN = "shared", "own part"
 
-_DIAGONAL_CELLS = 64
+_DIAGONAL_CELLS, _TINY = 64, 1e-300
 
 
 class View:
@@ -26,20 +29,35 @@ class View:
         Means of the components, shape (s, b).
     blocks
         What is unknown of them, independent of each other.
+    variance
+        Variances of a single component that are known, shape (b,): rows of random features, which are right on average
+        alone, are scaled to have them. None where blocks have the right ones.
     """
 
-    def __init__(self, mean: Float[Tensor, "s b"], blocks: Sequence[Block]):
-        self.mean, self.blocks = mean, blocks
+    def __init__(
+        self, mean: Float[Tensor, "s b"], blocks: Sequence[Block], variance: Float[Tensor, " b"] | None = None
+    ):
+        self.mean, self.blocks, self._variance = mean, blocks, variance
 
     def covariance(self, a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> Float[Tensor, "s a b"]:
         """Covariances between some cells and others in every component."""
         total = self.mean.new_zeros(len(self.mean), len(a), len(b))
-        for block in self.blocks:
-            total = total + block.cell_covariance(a, b)
+        for through, blocks in self._by_combination():
+            if through is None:
+                for block in blocks:
+                    total = total + block.covariance(a, b)
+                continue
+            (Ca, ua), (Cb, ub) = through.of(a), through.of(b)
+            covariance = blocks[0].covariance(ua, ub)
+            for block in blocks[1:]:
+                covariance = covariance + block.covariance(ua, ub)
+            total = total + Ca @ covariance @ Cb.T
         return total
 
     def variance(self) -> Float[Tensor, "s b"]:
         """Variances of all cells in every component, from blocks on the diagonal of their covariance."""
+        if self._variance is not None:
+            return self._variance.unsqueeze(0)
         parts = torch.arange(self.mean.shape[1], device=self.mean.device).split(_DIAGONAL_CELLS)
         blocks = [self.covariance(part, part).diagonal(dim1=-2, dim2=-1) for part in parts]
         return torch.cat(blocks, -1).clamp(min=0.0)
@@ -50,10 +68,7 @@ class View:
         component = draws.to(values.device) % len(self.mean)
         for s in component.unique().tolist():
             chosen = component == s
-            total = self.mean[s].unsqueeze(-1)
-            for block in self.blocks:
-                total = total + block.values(s, draws[chosen.to(draws.device)], seed)
-            values[chosen] = total.T
+            values[chosen] = self.mean[s] + self._scaled(self._deviation(s, draws[chosen.to(draws.device)], seed)).T
         return values
 
     def variance_of_sums(self, W: Tensor) -> Float[Tensor, "s g"]:
@@ -63,10 +78,54 @@ class View:
             total = total + block.variance_of_sums(W)
         return total
 
+    def row_sums(self, W: Tensor) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+        """Sums of rows with the weights of a sparse matrix (g, b), of each block by its stream."""
+        if self._variance is not None:
+            group, cell = W.coalesce().indices()
+            W = sparse_matrix(group, cell, W.coalesce().values() * self._scale[cell], (W.shape[0], W.shape[1]))
+        for block in self.blocks:
+            yield block.stream, block.row_sums(W)
+
     @property
     def is_linear(self) -> bool:
         """Whether blocks tell variances of sums by sums of rows."""
         return True
+
+    def _by_combination(self) -> Iterator[tuple[Combination | None, list[Block]]]:
+        """Blocks with the same points."""
+        groups: dict[int, list[Block]] = {}
+        for block in self.blocks:
+            groups.setdefault(id(block.through), []).append(block)
+        yield from ((blocks[0].through, blocks) for blocks in groups.values())
+
+    def _deviation(self, component: int, draws: Tensor, seed: int) -> Float[Tensor, "b n"]:
+        """Draws of what is unknown in one component."""
+        total = self.mean.new_zeros(self.mean.shape[1], len(draws))
+        for through, blocks in self._by_combination():
+            of_points: Tensor | float = 0.0
+            for block in blocks:
+                if through is not None and block.key is None:
+                    # Rows of cells are at hand.
+                    rows = block.sums_of_cells[1][0]
+                    total = total + rows @ block.coefficients(draws, seed, rows.shape[-1]).to(rows)
+                else:
+                    of_points = of_points + block.values(component, draws, seed)
+            if isinstance(of_points, Tensor):
+                total = total + (of_points if through is None else torch.sparse.mm(through.matrix, of_points))
+        return total
+
+    def _scaled(self, deviation: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        return deviation if self._variance is None else deviation * self._scale.unsqueeze(-1)
+
+    @cached_property
+    def _scale(self) -> Float[Tensor, " b"]:
+        """What rows of cells are multiplied by to have the variances that are known."""
+        assert self._variance is not None
+        found = torch.zeros_like(self._variance)
+        for block in self.blocks:
+            pairs, sums = block.sums_of_cells
+            found = found.index_add(0, pairs[0], sums[0].square().sum(-1))
+        return (self._variance / found.clamp(min=_TINY)).sqrt()
 
 
 @runtime_checkable
@@ -88,6 +147,10 @@ class Joint(Protocol):
     num_components: int
     num_points: int
     width: int
+
+    @property
+    def output_places(self) -> FloatArray | None:
+        """Where outputs are, shape (p, h), if those that are close should be viewed together; None if any may be."""
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells (x, outputs), differentiable in x."""

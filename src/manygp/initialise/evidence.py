@@ -169,6 +169,12 @@ class OutputSample:
         loss = 0.5 * a.square().sum((1, 2, 3)) + L.diagonal(dim1=-2, dim2=-1).log().sum((1, 2))
         return (loss / self.seen.sum()).numpy()
 
+    def covariance(self, found: Lengthscales) -> Float[Tensor, "p n n"]:
+        """Of observations, with parameters that were found; the identity where there are no cells."""
+        own, z = self.seen.double(), self.x / torch.as_tensor(found.lengthscale)
+        noise = own * (found.noise + _LEAST_NOISE) + (1.0 - own)
+        return found.signal * self._correlations(z) + torch.diag_embed(noise)
+
     def _correlations(self, z: Float[Tensor, "p n d"]) -> Float[Tensor, "p n n"]:
         own = self.seen.double()
         s = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist").square_()

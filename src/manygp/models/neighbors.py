@@ -6,6 +6,7 @@ With N the neighbours of a cell, S = R − A Aᵀ the covariance that inducing p
     mean = a*ᵀm + bᵀ (y_N − A_N m),   variance = ãᵀ V ã + d
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from manygp.data.search import CellSearch
 from manygp.data.table import IntArray
 from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
 from manygp.linalg import projected, safe_cholesky
-from manygp.models.tiles import TiledPredictor
+from manygp.models.tiles import Conditioned, TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
 
@@ -168,24 +169,25 @@ class NeighborPredictor:
         self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "1 b"], Float[Tensor, "1 b"]]:
         """Means and variances of f and the terms at cells (x, outputs)."""
-        # Cells that share no inputs have few neighbours in common; and a tile is little work for a GPU.
-        is_tiled = self.search.shares_inputs and x.device.type == "cpu"
-        mean, variance = TiledPredictor(self)(x, outputs) if is_tiled else self.one_by_one(x, outputs)
-        return mean.unsqueeze(0), variance.unsqueeze(0)
+        mean, variance = x.new_empty(1, len(x)), x.new_empty(1, len(x))
+        for which, found in self.parts(x, outputs):
+            mean[0, which], variance[0, which] = found.mean, found.variance
+        return mean, variance
 
-    @torch.no_grad()
-    def one_by_one(
-        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Means and variances of cells, with nothing shared between cells but embeddings of neighbours."""
+    def parts(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Cells (x, outputs) in parts: their numbers, and what is predicted; differentiable in x."""
+        # Cells that share no inputs have few neighbours in common; and a tile is little work for a GPU.
+        is_tiled = self.search.shares_inputs and x.device.type == "cpu" and not x.requires_grad
+        yield from (TiledPredictor(self) if is_tiled else self.one_by_one)(x, outputs)
+
+    def one_by_one(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
+        """The same with nothing shared between cells but embeddings of neighbours."""
         size = max(16, _CHUNK_NUMBERS // ((_CANDIDATES + _OWN + _HERE) * len(self.model.gp.Z)))
-        means, variances = [x.new_empty(0)], [x.new_empty(0)]
-        for inputs, which in zip(x.split(size), outputs.split(size), strict=True):
-            local = self.local(inputs, which, torch.full_like(which, -1))
-            μ, weight, d = self.weights(local)
-            means.append(μ)
-            variances.append(self.known(local, weight) + d)
-        return torch.cat(means), torch.cat(variances)
+        for which in torch.arange(len(x), device=x.device).split(size):
+            local = self.local(x[which], outputs[which], torch.full_like(which, -1))
+            mean, weight, d = self.weights(local)
+            variance = self.known(local, weight) + d
+            yield which, Conditioned(mean, variance, local.cells[local.at[:, :-1]], -weight[:, :-1, 0])
 
     def weights(self, local: Local) -> tuple[Float[Tensor, " b"], Float[Tensor, "b k 1"], Float[Tensor, " b"]]:
         """Means of cells, weights of their points in what is left of them, and its variance when v and h are known."""

@@ -5,7 +5,8 @@ there is the covariance S_NN of the neighbours of each cell. Cells close togethe
 is computed among all neighbours of a tile of cells, and each cell takes its own part of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from manygp.terms import OwnPart, Points, SharedPart, SharedShocks, Term
 if TYPE_CHECKING:
     from manygp.models.neighbors import NeighborPredictor
 
-__all__ = ["TiledPredictor"]
+__all__ = ["Conditioned", "TiledPredictor"]
 
 # Inputs and outputs of a block, whose neighbours are embedded together; inputs and outputs of a tile, whose neighbours
 # have their covariances computed together.
@@ -31,8 +32,34 @@ _BLOCK, _TILE = (64, 256), (4, 16)
 _SEPARABLE = (OwnPart, SharedPart, SharedShocks)
 
 
+@dataclass(frozen=True)
+class Conditioned:
+    """Predictions of some cells from their neighbours.
+
+    Parameters
+    ----------
+    mean, variance
+        Of f and the terms at every cell.
+    near, weight
+        Numbers of its neighbours among the observed cells, and the weights of their misfits in the mean, 0 where there
+        is none.
+    """
+
+    mean: Float[Tensor, " b"]
+    variance: Float[Tensor, " b"]
+    near: Int[Tensor, "b k"]
+    weight: Float[Tensor, "b k"]
+
+    @classmethod
+    def joined(cls, parts: "Iterable[tuple[Tensor, Conditioned]]") -> "Conditioned":
+        """Predictions of all cells, in the order of their numbers, from those of parts of them."""
+        numbers, found = zip(*parts, strict=True)
+        order = torch.cat(numbers).argsort()
+        return cls(*(torch.cat(values)[order] for values in zip(*(vars(part).values() for part in found), strict=True)))
+
+
 class TiledPredictor:
-    """Mean and variance of many cells given q(v) and the observed cells around them.
+    """Many cells given q(v) and the observed cells around them.
 
     Parameters
     ----------
@@ -44,17 +71,13 @@ class TiledPredictor:
         self._predictor = predictor
 
     @torch.no_grad()
-    def __call__(
-        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Means and variances of f and the terms at cells (x, outputs)."""
-        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
+    def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Cells (x, outputs) in tiles: their numbers, and what is predicted."""
         for block in self._blocks(x, outputs):
             cells = _Block(self._predictor, x[block], outputs[block])
             for at in range(0, len(block), _TILE[0] * _TILE[1]):
                 tile = slice(at, min(at + _TILE[0] * _TILE[1], len(block)))
-                mean[block[tile]], variance[block[tile]] = cells.predict(tile)
-        return mean, variance
+                yield block[tile], cells.predict(tile)
 
     def _blocks(self, x: Tensor, outputs: Tensor) -> Iterator[Tensor]:
         """Numbers of cells, those close together one after another, in blocks."""
@@ -103,8 +126,8 @@ class _Block:
         y[: len(cells)] = predictor.cells.y[self.cells]
         self.misfit = y - self.mean
 
-    def predict(self, tile: slice) -> tuple[Float[Tensor, " t"], Float[Tensor, " t"]]:
-        """Means and variances of some of the cells."""
+    def predict(self, tile: slice) -> Conditioned:
+        """Predictions of some of the cells."""
         predictor, num_cells = self.predictor, len(self.cells)
         asked = torch.arange(num_cells + tile.start, num_cells + tile.stop)
         near, S_N, seen = self._nearest(asked, self.index[tile], self.seen[tile])
@@ -123,7 +146,9 @@ class _Block:
         # ã = a* − Σⱼ bⱼ aⱼ
         ã = self.A[asked].addmm_(b.new_zeros(t, v).scatter_add_(1, at, b), self.A[V], alpha=-1.0)
         variance = ((ã @ predictor.q.covariance) * ã).sum(-1) + d
-        return mean, variance if self.slopes is None else variance + self._of_latents(asked, near, b)
+        if self.slopes is not None:
+            variance = variance + self._of_latents(asked, near, b)
+        return Conditioned(mean, variance, self.cells[near], b)
 
     def _of_latents(
         self, asked: Int[Tensor, " t"], near: Int[Tensor, "t n"], b: Float[Tensor, "t n"]

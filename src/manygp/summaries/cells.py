@@ -8,6 +8,7 @@ from scipy import sparse
 from torch import Tensor
 
 from manygp.data import Scaling
+from manygp.data.groups import neighborly
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import SettingError
 from manygp.functions import Joint, View, moments_of_sums
@@ -22,6 +23,8 @@ _CHUNK_NUMBERS, _MAX_COVARIANCES = 8_000_000, 200_000_000
 # Cells whose observation noise is drawn together, whatever the chunks are.
 _NOISE_CELLS = 4096
 _NODES = 12
+# Outputs that are close in a row are so many at a time.
+_OUTPUTS_TOGETHER = 16
 
 
 def exposure_of(exposure: FloatArray | None, width: int, device: torch.device) -> Callable[[IntArray], Tensor | None]:
@@ -77,9 +80,11 @@ class JointCells:
         return self._locate(cells)[1].cpu().numpy()
 
     def _order(self) -> IntArray:
-        """Ranks of the cells, one output after another: what belongs to an output is then made once."""
-        rank = np.empty(self.num_cells, dtype=np.int64)
-        rank[np.argsort(self.outputs(np.arange(self.num_cells)), kind="stable")] = np.arange(self.num_cells)
+        """Ranks of the cells, one output after another: what belongs to an output, and to those close, is made once."""
+        rank, outputs = np.empty(self.num_cells, dtype=np.int64), self.outputs(np.arange(self.num_cells))
+        if self.joint.output_places is not None:
+            outputs = neighborly(self.joint.output_places, _OUTPUTS_TOGETHER)[outputs]
+        rank[np.argsort(outputs, kind="stable")] = np.arange(self.num_cells)
         return rank
 
     # -- draws ---------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class SharedPart(_Mixture):
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         return self.kernel(a, b) * (self._loading(a) @ self._loading(b).mT)
 
-    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         # κ w_pᵀ w_p' ≈ (w_p ⊗ φ)ᵀ (w_p' ⊗ φ'), for all cells together
         φ = self.kernel.features(points, num_features, seed)
-        yield (self._loading(points).unsqueeze(-1) * φ.unsqueeze(-2)).flatten(-2), torch.zeros_like(points.outputs)
+        yield (self._loading(points).unsqueeze(-1) * φ.unsqueeze(-2)).flatten(-2), None

@@ -90,11 +90,12 @@ class Term(nn.Module):
         """Variance of the term at every cell."""
         return points.h.new_zeros(()).expand(points.outputs.shape)
 
-    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def rows(self, points: Points, num_features: int, seed: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """What is unknown of the term, as a function of cells (b,).
 
         Yields rows (b, k) in independent standard normal coefficients, and keys (b,): cells of one key share their
-        coefficients. A process has `num_features` random features; what is finite has as many columns as it takes.
+        coefficients, all of them where it is None. A process has `num_features` random features; what is finite has as
+        many columns as it takes.
         """
         yield from ()
 

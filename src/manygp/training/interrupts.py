@@ -19,7 +19,8 @@ _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if has
 def ending_early(once: bool = False) -> Iterator[None]:
     """Let SIGTERM and SIGHUP do what Ctrl-C does: `KeyboardInterrupt`, unless the program handles or ignores them.
 
-    With `once`, the first of them and of Ctrl-C is the only one that counts within the block.
+    With `once`, the first of them and of Ctrl-C is the only one that counts within the block, and those that came are
+    ignored from then on: it is for programs that have only to keep what was learnt by then.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,7 +40,8 @@ def ending_early(once: bool = False) -> Iterator[None]:
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # A handler of ours would not outlive the interpreter, which takes its time to end.
+            signal.signal(number, signal.SIG_IGN if once and number in came else handler)
 
 
 @contextmanager

@@ -177,7 +177,8 @@ def test_signals_keep_what_was_learnt(folder: Path, monkeypatch: pytest.MonkeyPa
     model = manygp.load(folder / "interrupted")
     assert len(model.history_) == 3
     assert model.history_.stop_reason == "interrupted"
-    assert signal.signal(number, before) == heard
+    # What comes again while the program ends is for nobody.
+    assert signal.signal(number, before) == signal.SIG_IGN
 
 
 def test_signals_that_are_ignored_stay_so() -> None:

@@ -48,6 +48,15 @@ def test_nothing_learnt(rng):
         model.fit(X, curves(rng))
 
 
+def test_worse_than_independent_gps(rng):
+    """A single inducing point cannot follow what each output tells by itself."""
+    x, output = rng.uniform(0.0, 1.0, (240, 1)), np.arange(240) % 4
+    y = np.sin(40.0 * x[:, 0] + output / 3.0) + 0.1 * rng.standard_normal(240)
+    model = manygp.TLVMOGP(**QUIET | {"num_inducing": 1, "latent_dim": 1})
+    with pytest.warns(UserWarning, match=r"leaves \d+% of the variance .* independent GPs leave \d+% of"):
+        model.fit_cells(x, output, y)
+
+
 @pytest.mark.parametrize("model", [manygp.TLVMOGP, manygp.SVLMC, manygp.OILMM])
 def test_periodic_kernels_are_pointed_at(rng, model):
     kernel = ScaleKernel(PeriodicKernel(active_dims=[0]) * RBFKernel())

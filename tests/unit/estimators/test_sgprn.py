@@ -68,6 +68,13 @@ def test_units_that_cannot_be_squared(rng):
     assert np.isfinite(model.predict(X)).all()
 
 
+def test_counts_that_are_too_large_to_follow(rng):
+    X, Y, _ = held_out(rng, num_inputs=20, num_outputs=4)
+    values = rng.poisson(1e9 * np.exp(0.1 * np.nan_to_num(Y)))
+    with pytest.warns(UserWarning, match="Counts around 1e[+]09 .* use likelihood='gaussian'"):
+        SGPRN(num_latents=2, epochs=1, likelihood="poisson", **QUIET).fit(X, values)
+
+
 def test_cells_are_put_in_a_grid(rng):
     x, outputs = rng.uniform(size=(30, 1)), rng.integers(4, size=30)
     y = np.sin(6.0 * x[:, 0]) * (1.0 + outputs)

@@ -59,7 +59,7 @@ class SparseIndependentJoint:
         Of the random features.
     """
 
-    num_components, num_points = 1, 1
+    num_components, num_points, output_places = 1, 1, None
 
     def __init__(self, processes: InducingGP, bias: Float[Tensor, " p"] | None, seed: int):
         self.processes, self.bias, self.seed = processes, bias, seed
@@ -99,7 +99,7 @@ class ExactJoint:
         Inverse Cholesky factors of the covariances of observations, one for each group of outputs that share them.
     """
 
-    num_components, num_points = 1, 1
+    num_components, num_points, output_places = 1, 1, None
 
     def __init__(self, model: "ExactBatch", Linv: Float[Tensor, "u n n"], seed: int):
         self.model, self.Linv, self.seed = model, Linv, seed

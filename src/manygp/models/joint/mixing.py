@@ -10,6 +10,7 @@ from manygp.functions import (
     SHARED,
     At,
     Block,
+    Combination,
     Known,
     Left,
     Process,
@@ -20,7 +21,7 @@ from manygp.functions import (
     input_keys,
     normals,
 )
-from manygp.linalg import matvec, safe_cholesky, sparse_matrix, triangular_inverse
+from manygp.linalg import matvec, safe_cholesky, triangular_inverse
 from manygp.models.joint.independent import batch_process
 from manygp.variational import InducingGP, KnownInputs, covariance_of
 from manygp.variational.layout import pad_groups, unique_inputs
@@ -61,14 +62,12 @@ class Processes:
         """Means of the processes."""
         return self.at.mean().T
 
-    def through(self, row: Int[Tensor, " b"], weight: Float[Tensor, "b q"]) -> Tensor:
+    def through(self, row: Int[Tensor, " b"], weight: Float[Tensor, "b q"]) -> Combination:
         """Σ_l weight_l z_l(x) for cells at the inputs `row`."""
-        b, q = weight.shape
-        cell = torch.arange(b, device=row.device).repeat_interleave(q)
-        point = (row.unsqueeze(-1) + self.n * torch.arange(q, device=row.device)).flatten()
-        return sparse_matrix(cell, point, weight.flatten(), (b, self.n * q))
+        point = row.unsqueeze(-1) + self.n * torch.arange(self.num, device=row.device)
+        return Combination(point, weight, self.n * self.num)
 
-    def blocks(self, through: Tensor | None) -> list[Block]:
+    def blocks(self, through: Combination | None) -> list[Block]:
         """What is unknown of the processes."""
         process, blocks = self.at.process, list[Block]()
         if process.root is not None:
@@ -131,7 +130,7 @@ class MixingView(View):
 class MixingJoint:
     """f of any cells together in an SV-LMC."""
 
-    num_components, num_points = 1, 1
+    num_components, num_points, output_places = 1, 1, None
 
     def __init__(self, model: "LinearMixingModel", seed: int):
         self.model = model
@@ -177,7 +176,7 @@ class OrthogonalJoint:
         Of the random features.
     """
 
-    num_components, num_points = 1, 1
+    num_components, num_points, output_places = 1, 1, None
 
     def __init__(
         self, model: "OrthogonalMixingModel", rows: "CoupledRows | None", unseen_variance: Float[Tensor, ""], seed: int

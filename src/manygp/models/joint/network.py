@@ -119,7 +119,7 @@ class NetworkView(View):
 class NetworkJoint:
     """f of any cells together, see `NetworkPredictor` for single ones."""
 
-    num_components, num_points = 1, 1
+    num_components, num_points, output_places = 1, 1, None
 
     def __init__(self, model: "RegressionNetwork", seed: int):
         self.model = model

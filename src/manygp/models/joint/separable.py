@@ -78,7 +78,7 @@ class SeparableKernel:
 class SeparableJoint:
     """f of any cells together, see `SeparablePredictor` for single ones."""
 
-    num_points = 1
+    num_points, output_places = 1, None
 
     def __init__(self, model: "SeparableLatentModel", num_samples: int, seed: int):
         self.model, self.num_components, self.seed = model, num_samples, seed

@@ -46,10 +46,10 @@ class EmbeddingKernel:
         return kernel_diagonal(self.kernel, a)
 
 
-def inducing_process(model: "TransformedLatentModel", seed: int) -> Process:
+def inducing_process(model: "TransformedLatentModel", seed: int, num_features: int = NUM_FEATURES) -> Process:
     """The sparse GP of a model in its embedding space."""
     gp, q = model.gp, model.gp.posterior.moments()
-    spectrum = Spectrum.of(gp.kernel, NUM_FEATURES, seed)
+    spectrum = Spectrum.of(gp.kernel, num_features, seed)
     root = safe_cholesky(q.covariance)
     return Process(EmbeddingKernel(gp.kernel), gp.Z.detach(), gp.whitening(), q.mean, root, spectrum=spectrum)
 
@@ -96,7 +96,7 @@ def prior_covariances(
 class TransformedJoint:
     """f of any cells together, see `Predictor` for single ones."""
 
-    num_points = 1
+    num_points, output_places = 1, None
 
     def __init__(self, model: "TransformedLatentModel", num_samples: int, seed: int):
         self.model, self.num_components, self.seed = model, num_samples, seed

@@ -10,6 +10,7 @@ has the variances of the single predictions, and is that of the exact GP if all 
 r and ε by draws, with r a function (Matheron's rule, with neighbours in the place of all data).
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.functions import At, Block, Known, Left, Rows, View, cell_keys, input_keys
-from manygp.linalg import sparse_matrix
+from manygp.functions import At, Block, Combination, Known, Left, Rows, View, cell_keys, input_keys
 from manygp.models.joint.transformed import (
     KNOWN,
     LATENT,
     LEFT,
-    NUM_FEATURES,
     NUM_OWN_FEATURES,
     OBSERVED,
     TERMS,
@@ -31,13 +30,17 @@ from manygp.models.joint.transformed import (
     prior_covariances,
     term_block,
 )
-from manygp.models.neighbors import Local, NeighborPredictor
-from manygp.terms import Term
+from manygp.models.neighbors import NeighborPredictor
+from manygp.models.tiles import Conditioned
+from manygp.terms import Points
 
 if TYPE_CHECKING:
     from manygp.models.tlvmogp import TransformedLatentModel
 
 __all__ = ["TwoScaleJoint"]
+
+# Random features of what inducing points and neighbours leave of the kernel, which is little.
+_NUM_FEATURES = 256
 
 
 class TwoScaleJoint:
@@ -48,75 +51,57 @@ class TwoScaleJoint:
     def __init__(self, model: "TransformedLatentModel", num_neighbors: int, has_noise: bool):
         self.model, self.has_noise = model, has_noise
         self.predictor = NeighborPredictor(model, num_neighbors, has_noise)
-        self.process = inducing_process(model, 0)
-        # Rows of all candidates for the neighbours of a cell.
-        self.width = 176 * len(model.gp.Z) + 4 * NUM_FEATURES
+        self.process = inducing_process(model, 0, _NUM_FEATURES)
+        self.output_places = self.predictor.h.cpu().numpy() / self.predictor.h_unit
+        # Rows of a cell and of its neighbours that it shares with no other.
+        self.width = 4 * (len(model.gp.Z) + _NUM_FEATURES)
 
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells."""
-        model, process = self.model, self.process
-        local = self.predictor.local(x, outputs, torch.full_like(outputs, -1))
-        mean, weight, left = self.predictor.weights(local)
-        points, weight = local.points, weight.squeeze(-1)
-        through = self._through(local, weight)
-        is_asked = torch.arange(len(points.x), device=x.device) >= len(local.cells)
-        noise = torch.cat([self.predictor.cell_noise[local.cells], torch.zeros_like(mean)])
-        number = torch.cat([local.cells, torch.full_like(outputs, -1)])
+        predictor = self.predictor
+        found = Conditioned.joined(predictor.parts(x, outputs))
+        # Points: observed cells that are a neighbour of any, and behind them the cells that are asked about.
+        cells, index = found.near.unique(return_inverse=True)
+        points, n = predictor.points(cells, x, outputs), len(cells)
+        own = torch.arange(n, n + len(x), device=x.device).unsqueeze(-1)
+        index, weight = torch.cat([own, index], 1), torch.cat([torch.ones_like(own), -found.weight], 1)
+        through = Combination(index, weight, n + len(x))
+        e, A, _, slope = predictor.explained(points)
+        at = At(self.process, e.unsqueeze(0))
+        at.A = A.unsqueeze(0)
+        key = cell_keys(points.x, points.outputs) if self.process.spectrum is None else None
+        noise = torch.cat([predictor.cell_noise[cells], torch.zeros_like(found.mean)])
+        number = torch.cat([cells, torch.full_like(outputs, -1)])
         blocks: list[Block] = [
+            Known(stream=KNOWN, at=at, through=through),
+            Left(stream=LEFT, at=at, through=through, key=key),
             Rows(stream=OBSERVED, key=number, through=through, values_of=noise.sqrt().view(1, -1, 1)),
-            *self._of_latents(local, through),
+            *self._of_latents(points, slope, through),
+            *self._of_terms(points, n, through),
         ]
-        # What is not of the noise and not of a term is of the kernel.
-        left = left - (weight.square() * noise[local.at]).sum(-1)
-        for i, term in enumerate(model.terms):
-            parts, variance = self._of_term(term, TERMS + 2 * i, local, weight, through, is_asked)
-            blocks += parts
-            left = left - variance
-        at = At(process, local.e.unsqueeze(0))
-        at.A = local.A.unsqueeze(0)
-        blocks.append(Known(stream=KNOWN, at=at, through=through))
-        if process.spectrum is None:
-            keys = cell_keys(points.x, points.outputs)
-            blocks.append(Left(stream=LEFT, at=at, through=through, key=keys))
-        else:
-            blocks.append(Left(stream=LEFT, at=at, through=through, target=left.clamp(min=0.0).unsqueeze(0)))
-        return View(mean.unsqueeze(0), blocks)
+        return View(found.mean.unsqueeze(0), blocks, found.variance)
 
-    def _through(self, local: Local, weight: Float[Tensor, "b k"]) -> Tensor:
-        """Weights of points in cells."""
-        b, k = local.at.shape
-        cell = torch.arange(b, device=local.at.device).repeat_interleave(k)
-        return sparse_matrix(cell, local.at.flatten(), weight.flatten(), (b, len(local.points.x)))
-
-    def _of_latents(self, local: Local, through: Tensor) -> list[Block]:
+    def _of_latents(self, points: Points, slope: Float[Tensor, "u h"], through: Combination) -> list[Block]:
         """What is unknown of latent vectors, by the slopes of means."""
-        latents, points = self.model.latents, local.points
+        latents = self.model.latents
         if latents.posterior == "point":
             return []
         distinct, column = points.outputs.unique(return_inverse=True)
-        slopes = torch.einsum("uh,uhj->uj", local.slope, latents.factor(distinct).detach()[column])
+        slopes = torch.einsum("uh,uhj->uj", slope, latents.factor(distinct).detach()[column])
         return [Rows(stream=LATENT, key=points.outputs, through=through, values_of=slopes.unsqueeze(0))]
 
-    def _of_term(
-        self, term: Term, stream: int, local: Local, weight: Tensor, through: Tensor, is_asked: Tensor
-    ) -> tuple[list[Block], Float[Tensor, " b"]]:
-        """What is unknown of a term, and its part of the variances that are left."""
-        points = local.points
+    def _of_terms(self, points: Points, num_observed: int, through: Combination) -> Iterator[Block]:
+        """What is unknown of terms."""
         # Numbers of new inputs hold within a view alone.
         keyed = replace(points, row=torch.where(points.row >= 0, points.row, input_keys(points.x)))
-        # Observed neighbours have noise, the function that is asked about has none.
-        is_absent = is_asked & (term.is_noise and not self.has_noise)
-        weight = weight * ~is_absent[local.at]
-        group = local.group
-        S = term.covariance(group, group)
-        variance = (weight * (S @ weight.unsqueeze(-1)).squeeze(-1)).sum(-1)
-        target = variance.clamp(min=0.0).unsqueeze(0) if term.is_process else None
-        blocks = list[Block]()
-        for part, (rows, key) in enumerate(term.rows(keyed, NUM_OWN_FEATURES, 0)):
-            values = torch.where(is_absent.unsqueeze(-1), 0.0, rows).unsqueeze(0)
-            known = {"stream": stream + part, "key": key, "through": through, "target": target, "values_of": values}
-            blocks.append(term_block(term, keyed, **known))
-        return blocks, variance
+        is_asked = torch.arange(len(points.x), device=points.x.device) >= num_observed
+        for number, term in enumerate(self.model.terms):
+            # Observed neighbours have noise, the function that is asked about has none.
+            is_absent = is_asked & (term.is_noise and not self.has_noise)
+            for part, (rows, key) in enumerate(term.rows(keyed, NUM_OWN_FEATURES, 0)):
+                values = torch.where(is_absent.unsqueeze(-1), 0.0, rows).unsqueeze(0)
+                stream = TERMS + 2 * number + part
+                yield term_block(term, keyed, stream=stream, key=key, through=through, values_of=values)
 
     def prior(
         self, x: Tensor, outputs: Tensor, other_x: Tensor, other_outputs: Tensor
