@@ -211,7 +211,7 @@ class TransformedLatentModel(LatentVariableModel):
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
         if self.cell_noise is not None:
-            kl_h = kl_h + self.cell_noise.penalty()
+            kl_h = kl_h + batch.cell_weight * batch.total(self.cell_noise.penalty(batch.row))
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     def without_noise(self) -> "TransformedLatentModel":
