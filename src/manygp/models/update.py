@@ -16,16 +16,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manygp.data import Cells, GroupPlan, Scaling
 from manygp.errors import NumericalError
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.models.adapt import NewCells, refine_latents
+from manygp.models.group_update import natural_of_groups, step_latents
 from manygp.models.neighbors import ObservedCells
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Points, RowEffects, Term
@@ -46,8 +45,6 @@ __all__ = [
 
 # Draws of latent vectors for each cell; rounds over q(v) and q(h); natural steps where noise is not Gaussian.
 _DRAWS, _ROUNDS, _STEPS = 8, 2, 25
-# Cells of a group, and about how many are worked on at a time.
-_GROUP_SIZE, _GROUP_CELLS = 32, 2700
 # Cells whose statistics are computed at a time.
 _CHUNK_CELLS = 20_000
 
@@ -135,7 +132,7 @@ def without_cells(model: TransformedLatentModel, wrong: Since, seed: int) -> Non
         _put(model, (old_θ - theta, left))
         return
     model.observed = _without(model.observed, wrong)
-    _put(model, _group_natural(model, model.observed, seed))
+    _put(model, natural_of_groups(model, seed))
 
 
 @torch.no_grad()
@@ -145,7 +142,8 @@ def assimilate(model: TransformedLatentModel, since: Since, seed: int) -> None:
         return
     if model.observed is not None:
         model.observed = _joined(model.observed, since)
-        _put(model, _group_natural(model, model.observed, seed))
+        moves = model.latents.posterior != "point"
+        _put(model, step_latents(model, since.outputs.unique(), seed) if moves else natural_of_groups(model, seed))
         return
     base = base_of(model, since.outputs.unique())
     for _ in range(_ROUNDS if _moves_latents(model) else 1):
@@ -263,24 +261,6 @@ def _step_to(model: TransformedLatentModel, since: Since, prior: Natural, seed: 
     for _ in range(_STEPS):
         evidence.natural_step(posterior, 1.0 / _DRAWS, 1.0, prior)
     _put(model, (posterior.theta, posterior.precision))
-
-
-def _group_natural(model: TransformedLatentModel, cells: ObservedCells, seed: int) -> Natural:
-    """Σ ã ỹ and I + Σ ã ãᵀ of groups of cells, with latent vectors at their means, where predictions have them."""
-    x, output = cells.inputs[cells.row.long()], cells.output.long()
-    d, p = x.shape[1], model.num_outputs
-    table = Cells(x.cpu().numpy(), output.cpu().numpy(), cells.y.cpu().numpy(), range(p))
-    plain = Scaling(np.zeros(d), np.ones(d), np.zeros(p), np.ones(p))
-    plan = GroupPlan(table, plain, _GROUP_CELLS, _GROUP_SIZE, model.num_neighbors, np.random.default_rng(seed))
-    plan.arrange(model.coordinates_of(x, output).cpu().numpy())
-    θ, Λ = x.new_zeros(len(model.gp.Z)), torch.eye(len(model.gp.Z)).to(x)
-    for arrays in plan.epoch(np.random.default_rng(seed)):
-        batch = CellBatch.from_arrays(arrays, torch.float64, x.device)
-        h = model.latents.means(batch.outputs).index_select(0, batch.column)
-        target = model.group_evidence(batch, h).natural_target(model.gp.posterior, 1.0)
-        θ, Λ = θ + target[0], Λ + target[1]
-        Λ.diagonal().sub_(1.0)
-    return θ, symmetrize(Λ)
 
 
 def _chunks(row: Int[Tensor, " c"]) -> list[Tensor]:
