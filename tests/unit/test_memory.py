@@ -71,7 +71,7 @@ def test_sizes_beyond_memory_are_refused_with_a_number(name, preset, monkeypatch
 
 
 # Memory in which a model still fits, but a step on all of the table does not.
-TIGHT = {"oilmm": 2e5, "ind-gp": 2e5}
+TIGHT = {"oilmm": 2e5, "ind-gp": 1e5, "lvmogp": 2e5}
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
