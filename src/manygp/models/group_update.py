@@ -68,6 +68,7 @@ def _batches(model: TransformedLatentModel, seed: int) -> Iterator[CellBatch]:
         yield CellBatch.from_arrays(batch, torch.float64, x.device)
 
 
+@torch.no_grad()
 def _optimum(model: TransformedLatentModel, seed: int) -> tuple[Natural, float]:
     """θ and Λ of the optimal q(v), and the log evidence there but for a constant."""
     m, z = len(model.gp.Z), model.gp.Z
@@ -85,6 +86,7 @@ def _optimum(model: TransformedLatentModel, seed: int) -> tuple[Natural, float]:
     return (θ, symmetrize(Λ)), float(-0.5 * rest - model.latents.kl(outputs).sum())
 
 
+@torch.no_grad()
 def _gradient(model: TransformedLatentModel, natural: Natural, seed: int) -> Float[Tensor, "p h"]:
     """Gradient of the log evidence and the prior in the means of latent vectors."""
     posterior = model.gp.posterior
