@@ -217,8 +217,8 @@ def measured(constant: Constant) -> list[str]:
         return ["", "", ""]
     shown = []
     for each in losses:
-        error = np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.nan
-        shown.append(f"{np.mean(each):+.3f} ± {error:.3f}" if np.any(each) else "same")
+        error = f" ± {np.std(each, ddof=1) / np.sqrt(len(each)):.3f}" if len(each) > 1 else ""
+        shown.append(f"{np.mean(each):+.3f}{error}" if np.any(each) else "same")
     return [*shown, str(len(losses[0]))]
 
 
