@@ -78,14 +78,13 @@ class SeparableConfig(Config):
         )
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
 class _SeparableEstimator(LatentVariableEstimator):
     """What the two estimators share: a sum of Q kernels, each separable into inputs and latent vectors."""
 
-    latent_dim: int | str = "auto"
-    num_inducing_latents: int | str = "auto"
-    num_inducing_inputs: int | str = "auto"
-    latent_kernel: str | gpytorch.kernels.Kernel = "rbf"
+    latent_dim: int | str
+    num_inducing_latents: int | str
+    num_inducing_inputs: int | str
+    latent_kernel: str | gpytorch.kernels.Kernel
 
     # The number Q of separable kernels.
     num_components = 1
@@ -246,6 +245,10 @@ class GSLVMOGP(_SeparableEstimator):
     """
 
     num_components: int = 3
+    latent_dim: int | str = "auto"
+    num_inducing_latents: int | str = "auto"
+    num_inducing_inputs: int | str = "auto"
+    latent_kernel: str | gpytorch.kernels.Kernel = "rbf"
 
 
 @dataclass(repr=False, eq=False)
@@ -275,3 +278,8 @@ class LVMOGP(_SeparableEstimator):
     >>> model.predict(X).shape
     (40, 5)
     """
+
+    latent_dim: int | str = "auto"
+    num_inducing_latents: int | str = "auto"
+    num_inducing_inputs: int | str = "auto"
+    latent_kernel: str | gpytorch.kernels.Kernel = "rbf"
