@@ -277,6 +277,26 @@ def test_amplitudes_are_those_under_which_cells_left_out_are_likely(rng):
     model.gp.kernel.outputscale = 1e-8
     model.likelihood.noise = torch.tensor(0.25, dtype=torch.float64)
     factors = fit_amplitudes(model, [white()], worlds.raw(table), rng)
-    assert set(factors) == {"noise", "own part", "shared shocks", "shared part"}
+    assert set(factors) == {"noise", "latent vectors", "own part", "shared shocks", "shared part"}
     assert 2.0 < factors["noise"] < 5.0
     assert_close(model.likelihood.noise, torch.tensor(0.25 * factors["noise"], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("too_unsure", [0.1, 10.0])
+def test_latent_vectors_become_as_sure_as_cells_left_out_ask_for(rng, too_unsure):
+    """Values that follow from latent vectors which are known with a variance that q(h) gets wrong by a factor."""
+    table = worlds.random_grid(rng, num_inputs=60, num_outputs=6)
+    model = two_scale_model(rng, table, latent_posterior="full")
+    model.num_neighbors, model.observed = 12, observed(table)
+    M = len(model.gp.Z)
+    model.latents.set_variance(0.01)
+    model.gp.posterior.step(1e4 * worlds.normal(rng, M), 100.0 * torch.eye(M, dtype=torch.float64), 1.0)
+    model.likelihood.noise = torch.tensor(1e-4, dtype=torch.float64)
+    for term in model.terms:
+        term.rescale(1e-8)
+    x, outputs = torch.as_tensor(table.X).repeat_interleave(6, 0), torch.arange(6).repeat(60)
+    mean, variance = model.predictor(1, 0)(x, outputs)
+    y = mean[0] + (variance[0] + 1e-4).sqrt() * worlds.normal(rng, len(x))
+    model.latents.rescale(too_unsure)
+    factor = fit_amplitudes(model, [Grid(table.X, y.view(60, 6).numpy())], worlds.raw(table), rng)["latent vectors"]
+    assert 0.3 < factor * too_unsure < 3.0

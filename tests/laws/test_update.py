@@ -18,7 +18,12 @@ QUIET = {"device": "cpu", "progress": False}
 TINY = {"latent_dim": 2, "num_inducing": 12, "epochs": 5, **QUIET}
 KINDS = {
     "plain": {"corrections": ("noise",), "num_neighbors": 0},
-    "point latents": {"corrections": ("noise",), "latent_posterior": "point", "standardize": "global"},
+    "point latents": {
+        "corrections": ("noise",),
+        "latent_posterior": "point",
+        "standardize": "global",
+        "num_neighbors": 0,
+    },
     "paper": {"preset": "paper"},
     "effects of rows": {"num_neighbors": 0, "epochs": 30},
     "neighbours": {"num_neighbors": 6, "epochs": 40},

@@ -29,6 +29,7 @@ from manygp.estimators.settings import (
 from manygp.estimators.tlvmogp_model import TLVMOGPConfig
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
 from manygp.estimators.trained import given, undone_by_interrupts
+from manygp.initialise.gaps import Gaps
 from manygp.kernels import is_fused
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
@@ -42,10 +43,10 @@ BOUNDS = ("standard", "tight")
 NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
-_NEIGHBORS, _LEAST_CELLS = 48, 1000
-# What a trained model with neighbours is asked about: stretches of outputs, and scattered cells; so many in all, and
-# these shares at most.
-_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, 0.07, 0.05
+_NEIGHBORS, _LEAST_CELLS = 48, 300
+# What a trained model with neighbours is asked about: stretches of outputs, as long as those of the table within these
+# shares of the inputs, and scattered cells; so many in all, and such a share at most.
+_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, (0.07, 0.3), 0.05
 # Steps of such a model at most, unless these are too few or too many epochs.
 _NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
@@ -71,7 +72,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 1,000 observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 300 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
@@ -280,8 +281,9 @@ class TLVMOGP(AdaptiveEstimator):
         groups = everything
         if NOISE in self._corrections() and self._corrects_likelihood(table, given(self.epochs, math.inf)):
             # Cells that training does not see tell how sure it may be.
-            outputs = min(1.0, _LEFT_OUT / (_LEFT_STRETCH * table.num_observed))
-            rest, far = block_split(table, outputs, _LEFT_STRETCH, rng)
+            gaps = Gaps.of(table, rng)
+            stretch = float(np.clip(0.0 if gaps.is_scattered else gaps.longest, *_LEFT_STRETCH))
+            rest, far = block_split(table, min(1.0, _LEFT_OUT / (stretch * table.num_observed)), stretch, rng)
             rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
             groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
         schedule = self._schedule(groups.plan, model)

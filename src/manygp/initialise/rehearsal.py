@@ -1,11 +1,12 @@
 """Held-out cells choose the rank of a table and the scaling of its outputs, one set of cells for both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from manygp.data import Scaling, Table
 from manygp.data.factorisation import best_rank, is_flat
+from manygp.data.table import IntArray
 from manygp.initialise.factorisers import Factoriser, Fit
 
 __all__ = ["RANKS", "Choice", "rehearse", "rehearse_alone"]
@@ -44,7 +45,8 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
         How they are factorised, and which cells are held out.
     kinds
         Candidates among "output" (each by its own observed cells), "global" (one for all), "completed" (each by its
-        column, gaps filled by the factorisation) and "none".
+        column, gaps filled by the factorisation) and "none". Where "global" is the best of several,
+        the choice is "centred": one scale for all, about the centres of completed columns.
     most
         Largest rank.
     tolerance
@@ -61,13 +63,26 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
         losses[kind], held_out[kind] = _loss(factoriser, kind, common if kind == first else None, fits[used], used)
     kind = min(losses, key=losses.__getitem__) if losses else first
     if kind == first:
-        return Choice(rank, common, kind, held_out[kind])
+        if kind != "global" or len(kinds) == 1:
+            return Choice(rank, common, kind, held_out[kind])
+        scaling = _centred(common, factoriser.completed(common, used), factoriser.outputs)
+        unit = common.y_scale[0] / scaling.y_scale[0]
+        return Choice(rank, scaling, "centred", held_out[kind] * float(unit**2))
     scaling = factoriser.completed(common, used) if kind == "completed" else _fit(table, kind)
     scales = scaling.y_scale[factoriser.outputs]
     if scales.max() > _SAME_UNIT * scales.min():
         # A rank that was found in one unit for all is that of the outputs whose numbers are largest.
         rank = best_rank(_by_rank(factoriser, scaling, ranks, tolerance)[1], tolerance)
     return Choice(rank, scaling, kind, held_out[kind])
+
+
+def _centred(common: Scaling, completed: Scaling, outputs: IntArray) -> Scaling:
+    """One scale for all outputs, each about the centre of its completed column.
+
+    Levels of outputs would otherwise be functions like all others, and far larger than these where units differ.
+    """
+    scale = float(np.sqrt(np.mean(np.square(completed.y_scale[outputs]))))
+    return replace(common, y_center=completed.y_center, y_scale=np.full_like(common.y_scale, scale))
 
 
 def _by_rank(

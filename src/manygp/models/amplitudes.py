@@ -4,7 +4,7 @@ Training conditions nearly all cells on others close by, so that it tells little
 over, scattered cells and whole stretches are left out, and the variances of the noise and of each term are multiplied
 by factors exp(α) under which both are likely:
 
-    Σ_near log N(y | μ(α), v(α)) / n_near + Σ_far log N(y | μ(α), v(α)) / n_far − λ |α|²
+    Σ_near log N(y | μ(α), v(α)) / n_near + Σ_far log N(y | μ(α), v(α)) / n_far − |α|² / 2τ²n,   α ~ N(0, τ² I)
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ __all__ = ["fit_amplitudes"]
 
 # Cells of each kind that are asked about, and the fewest that tell anything.
 _MOST_CELLS, _LEAST_CELLS = 500, 30
-# λ, so that a factor of e has to gain a two-hundredth of a nat a cell; and iterations of L-BFGS.
-_PENALTY, _STEPS = 0.005, 30
+# Prior variance of α, and iterations of L-BFGS.
+_SPREAD, _STEPS = 0.2, 30
 # Logarithms of factors stay within so much of 0, wherever a line search would go.
 _FARTHEST = 4.0
 
@@ -80,8 +80,8 @@ class _LeftOut:
         )
 
     def log_density(self, α: Float[Tensor, " t"]) -> Float[Tensor, ""]:
-        """Mean log density of the cells with variances of the noise and of each term multiplied by exp(α)."""
-        noise_factor, *factors = α.exp()
+        """Mean log density of the cells with variances of noise, latent vectors and each term multiplied by exp(α)."""
+        noise_factor, latent_factor, *factors = α.exp()
         S = self.residual
         for factor, term in zip(factors, self.terms, strict=True):
             S = S + factor * term
@@ -91,14 +91,16 @@ class _LeftOut:
         weight = torch.cat([-b, torch.ones_like(b[:, :1])], 1) * seen.unsqueeze(-1)
         error = self.y - self.local.mean[self.local.at[:, -1]] - (b.squeeze(-1) * self.misfit).sum(-1)
         left = (S[:, -1, -1] - (b * S_N).sum((-2, -1))).clamp(min=1e-12)
-        variance = self.predictor.known(self.local, weight) + left + noise_factor * self.own_noise + self.own_fixed
+        known = self.predictor.known_by_inducing(self.local, weight)
+        known = known + latent_factor * self.predictor.known_by_latents(self.local, weight)
+        variance = known + left + noise_factor * self.own_noise + self.own_fixed
         return -0.5 * (error.square() / variance + variance.log()).mean()
 
 
 def fit_amplitudes(
     model: TransformedLatentModel, left_out: Sequence[Table], scaling: Scaling, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Multiply the variances of noise and terms by factors that suit cells left out, and return the factors by name.
+    """Multiply variances of noise, latent vectors and terms by what suits cells left out; return factors by name.
 
     Parameters
     ----------
@@ -118,15 +120,17 @@ def fit_amplitudes(
     terms = [term for term in model.terms if term.has_amplitude]
     if not known:
         return {}
-    α = torch.zeros(1 + len(terms), dtype=torch.float64, device=model.units.device, requires_grad=True)
+    α = torch.zeros(2 + len(terms), dtype=torch.float64, device=model.units.device, requires_grad=True)
     is_fixed = torch.zeros_like(α, requires_grad=False)
     is_fixed[0] = float(model.likelihood.is_fixed)
+    # A prior weighs as much beside the mean of n cells as beside their sum.
+    penalty = 0.5 / _SPREAD / (sum(len(cells.y) for cells in known) / len(known))
     optimizer = torch.optim.LBFGS([α], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         free = α.clamp(-_FARTHEST, _FARTHEST) * (1.0 - is_fixed)
-        value = _PENALTY * free.square().sum() - sum(cells.log_density(free) for cells in known)
+        value = penalty * free.square().sum() - sum(cells.log_density(free) for cells in known)
         value.backward()
         return value
 
@@ -134,10 +138,12 @@ def fit_amplitudes(
     found = α.detach().clamp(-_FARTHEST, _FARTHEST) * (1.0 - is_fixed)
     if not found.isfinite().all():
         return {}
-    noise, *factors = found.exp().tolist()
+    noise, latents, *factors = found.exp().tolist()
     with torch.no_grad():
         if not model.likelihood.is_fixed:
             model.likelihood.noise = model.likelihood.noise * noise
+        model.latents.rescale(latents)
         for term, factor in zip(terms, factors, strict=True):
             term.rescale(factor)
-    return {"noise": noise} | {term.name: factor for term, factor in zip(terms, factors, strict=True)}
+    names = ["noise", "latent vectors", *(term.name for term in terms)]
+    return dict(zip(names, [noise, latents, *factors], strict=True))

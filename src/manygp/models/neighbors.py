@@ -235,9 +235,22 @@ class NeighborPredictor:
 
     def known(self, local: Local, weight: Float[Tensor, "b k 1"]) -> Float[Tensor, " b"]:
         """Variance of weighted points that is due to q(v) and q(h)."""
+        return self.known_by_inducing(local, weight) + self.known_by_latents(local, weight)
+
+    def known_by_inducing(self, local: Local, weight: Float[Tensor, "b k 1"]) -> Float[Tensor, " b"]:
+        """Variance of weighted points that is due to q(v)."""
         row = (weight * local.rows).sum(1)
-        of_v = ((row @ self.q.covariance) * row).sum(-1)
-        return of_v + self._of_latents(local.group, local.slope[local.at], weight)
+        return ((row @ self.q.covariance) * row).sum(-1)
+
+    def known_by_latents(self, local: Local, weight: Float[Tensor, "b k 1"]) -> Float[Tensor, " b"]:
+        """Variance due to latent vectors: Σ_p |L_pᵀ Σᵢ wᵢ gᵢ|² over the outputs p of a group, gᵢ slopes of means."""
+        latents, group = self.model.latents, local.group
+        if latents.posterior == "point":
+            return weight.new_zeros(len(weight))
+        outputs, column = group.outputs.unique(return_inverse=True)
+        L = latents.factor(outputs)
+        v = torch.einsum("gch,gchj->gcj", weight * local.slope[local.at], L[column])
+        return torch.where(group.has_output_of(group), v @ v.mT, 0.0).sum((-2, -1))
 
     def points(self, cells: Int[Tensor, " n"], x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Points:
         """Some of the observed cells, and cells (x, outputs) behind them."""
@@ -302,13 +315,3 @@ class NeighborPredictor:
                 S_N = S_N - torch.where(seen[:, :-1].unsqueeze(-1), term.covariance(others, cell), 0.0)
                 own = own - term.variance(cell).squeeze(-1)
         return S_N, own
-
-    def _of_latents(self, group: Points, slope: Tensor, weight: Tensor) -> Float[Tensor, " b"]:
-        """Variance due to latent vectors: Σ_p |L_pᵀ Σᵢ wᵢ gᵢ|² over the outputs p of a group, gᵢ slopes of means."""
-        latents = self.model.latents
-        if latents.posterior == "point":
-            return weight.new_zeros(len(weight))
-        outputs, column = group.outputs.unique(return_inverse=True)
-        L = latents.factor(outputs)
-        v = torch.einsum("gch,gchj->gcj", weight * slope, L[column])
-        return torch.where(group.has_output_of(group), v @ v.mT, 0.0).sum((-2, -1))

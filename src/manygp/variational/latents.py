@@ -108,6 +108,17 @@ class Latents(nn.Module):
         self.scale[outputs] = rows
 
     @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        """Let data say so many times less about all latent vectors: what they leave open grows by the factor."""
+        if self.posterior == "point":
+            return
+        d, V = self._told()
+        prior = self.prior_variances().reciprocal().diag_embed()
+        self.set_factor(
+            safe_cholesky(torch.cholesky_inverse(safe_cholesky((V * d.unsqueeze(-2)) @ V.mT / factor + prior)))
+        )
+
+    @torch.no_grad()
     def set_prior_mean(
         self, mean: Float[Tensor, "p h"], center: Float[Tensor, " h"], scale: Float[Tensor, " h"]
     ) -> None:
@@ -143,13 +154,20 @@ class Latents(nn.Module):
         before, center = self.prior_variances(), torch.zeros_like(mean) if self.prior_mean is None else self.prior_mean
         precision = torch.cholesky_inverse(self.factor(torch.arange(len(mean), device=mean.device)))
         pull = (precision @ self.mean.unsqueeze(-1)).squeeze(-1) - center / before
-        # What data say, Λ − diag(1/s), has no negative directions but by rounding and unfinished steps.
-        d, V = torch.linalg.eigh(precision - (1.0 / before).diag_embed())
-        V = V * (d > 0).unsqueeze(-2)
+        d, V = self._told()
         new = (V * d.unsqueeze(-2)) @ V.mT + (1.0 / variance).diag_embed()
         pull = (V @ (V.mT @ pull.unsqueeze(-1))).squeeze(-1) + mean / variance
         covariance = torch.cholesky_inverse(safe_cholesky(new))
         return (covariance @ pull.unsqueeze(-1)).squeeze(-1), covariance
+
+    def _told(self) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p h h"]]:
+        """What data say, Λ − diag(1/s) = V diag(d) Vᵀ, without negative directions.
+
+        There are none but by rounding and unfinished steps.
+        """
+        precision = torch.cholesky_inverse(self.factor(torch.arange(self.num_outputs, device=self.mean.device)))
+        d, V = torch.linalg.eigh(precision - self.prior_variances().reciprocal().diag_embed())
+        return d, V * (d > 0).unsqueeze(-2)
 
     def prior_variances(self) -> Float[Tensor, "p h"]:
         """Variances of the prior of every output."""

@@ -90,7 +90,7 @@ def test_new_outputs_have_the_noise_of_their_inputs(fits, months):
 
 def test_neighbours_know_it_too(months, tmp_path):
     t, gaps, Y, _, std = months
-    model = TLVMOGP(**SETTINGS, num_neighbors=12, epochs=15)
+    model = TLVMOGP(**SETTINGS, num_neighbors=12, epochs=40)
     plain, known = (copy.copy(model).fit(t, gaps, y_std=given) for given in (None, std))
     held = np.where(np.isnan(gaps), Y, np.nan)
     assert known.evaluate(t, held)["nll"] < plain.evaluate(t, held)["nll"] - 0.1

@@ -157,7 +157,7 @@ def test_equal_errors_in_outputs_of_unequal_spread_call_for_one_scale(rng):
     table = low_rank(rng)
     spread = np.where(np.arange(table.num_outputs) % 2 == 0, 1.0, 8.0)
     Y = table.Y * spread + 0.5 * rng.standard_normal(table.Y.shape)
-    assert worlds.survey_of(Grid(table.X, Y), rng, standardize=True).choice.kind == "global"
+    assert worlds.survey_of(Grid(table.X, Y), rng, standardize=True).choice.kind == "centred"
 
 
 def test_a_table_too_small_to_hold_cells_out(rng):

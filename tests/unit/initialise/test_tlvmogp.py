@@ -191,7 +191,9 @@ def test_beside_neighbours_functions_are_those_of_outputs_by_themselves(rng):
     assert choose_sizes(survey, num_inducing=200, has_neighbors=True).num_inducing == 200
 
 
-@pytest.mark.parametrize(("settings", "has"), [({"num_neighbors": 12}, True), ({}, False)], ids=["neighbours", "none"])
+@pytest.mark.parametrize(
+    ("settings", "has"), [({"num_neighbors": 12}, True), ({"num_neighbors": 0}, False)], ids=["neighbours", "none"]
+)
 def test_terms_begin_with_lengthscales_and_noise_of_the_data(rng, monkeypatch, settings, has):
     """Where there are neighbours, there are terms beside the GP, and the start is not made coarser."""
     coarsened = []

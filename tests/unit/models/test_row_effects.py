@@ -185,7 +185,7 @@ def test_few_outputs_few_inputs_and_repeated_inputs_have_none(rng):
 
 def test_adapted_outputs_are_as_unsure_as_others_without_the_effects(rng):
     X, Y, _ = shared_noise(rng, p=9)
-    model = fit(X, Y[:, :8])
+    model = fit(X, Y[:, :8], standardize="global")
     assert model.model_.terms.of(RowEffects)
     adapted = model.adapt(X[:40], Y[:40, 8:])
     old = model.predict_dist(X + 1e-3).variance.mean()
