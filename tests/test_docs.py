@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import manygp
 import manygp.data
 import manygp.demo
 import manygp.training
 from manygp.baselines import Interpolation
+from manygp.cli.commands import app
 from manygp.estimators import ESTIMATORS
 from manygp.windows import WindowImputer
 
@@ -264,6 +266,22 @@ def test_the_snippets_on_large_data_run(tmp_path, monkeypatch):
     assert xarray.open_zarr("field.zarr", consolidated=False)["mean"].shape == (120, 15)
     assert len(pd.read_parquet("some.parquet")) == 100
     assert names["model"].config_.num_neighbors == 0
+
+
+def test_a_paper_of_ones_own_is_run_and_printed(tmp_path, monkeypatch):
+    """The snippets as one file, and the commands below them, without the model that takes a minute."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    Path("mine.py").write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    run, table = re.findall(r"^    (manygp paper \w+ --with .*)$", page, re.MULTILINE)
+    quick = run.replace("0-4", "0").replace(" --jobs 2", "") + " --model means,low-rank"
+    told = CliRunner().invoke(app, quick.split()[1:])
+    assert told.exit_code == 0, told.output
+    # A file registers its names once in a process.
+    told = CliRunner().invoke(app, table.replace(" --with mine.py", "").split()[1:])
+    assert told.exit_code == 0, told.output
+    assert re.search(r"means of columns & -- & 0\.\d{3} \(1\) & -- & -- \\\\", told.output)
+    assert re.search(r"low rank & -- & .*0\.0\d\d \(1\)", told.output)
 
 
 def test_the_snippets_on_feeds_run():

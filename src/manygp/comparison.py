@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 from sklearn.base import clone
 
-from manygp.baselines import BASELINES, Baseline
+from manygp.baselines import BASELINES, Baseline, normal_scores
 from manygp.data import Table, gap_split
 from manygp.data.table import FloatArray
 from manygp.errors import ManyGPError, SettingError
@@ -219,10 +218,8 @@ def _of_baseline(
         known = ~np.isnan(Y).all(0)
         filled, std = np.full(Y.shape, np.nanmean(Y)), np.full(Y.shape[1], np.nanstd(Y))
         filled[:, known], std[known] = method.fill(grid.X, Y[:, known]), method.error_std(grid.X, Y[:, known])
-    error, spread = (values - filled[row, output]) / unit, std[output] / unit
-    z = error / spread
-    crps = spread * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
-    return error, -norm.logpdf(error, scale=spread), crps, norm.cdf(z)
+    error = (values - filled[row, output]) / unit
+    return error, *normal_scores(error, std[output] / unit)
 
 
 def _of_model(

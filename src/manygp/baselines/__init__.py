@@ -11,6 +11,7 @@ from manygp.baselines.interpolation import Interpolation
 from manygp.baselines.low_rank import LowRank
 from manygp.baselines.nearest_rows import NearestRows
 from manygp.baselines.ridge_outputs import RidgeOutputs
+from manygp.baselines.scores import normal_scores
 
 BASELINES: dict[str, type[Baseline]] = {
     "interpolation": Interpolation,
@@ -28,4 +29,5 @@ __all__ = [
     "LowRank",
     "NearestRows",
     "RidgeOutputs",
+    "normal_scores",
 ]

@@ -21,6 +21,8 @@ class Baseline(BaseEstimator, ABC):
     """A plain method that fills the gaps of a table."""
 
     random_state: int
+    # Units to work in: those of each output, or one for all.
+    scale: Any = "output"
 
     def fill(self, X: Any, Y: Any) -> FloatArray:
         """Fill the gaps of a table.
@@ -53,18 +55,18 @@ class Baseline(BaseEstimator, ABC):
         """
         X, Y = _checked(X, Y)
         rehearsal, answers = self._rehearse(X, Y)
-        unit = _scaling(X, Y).y_scale
+        unit = Scaling.fit(Grid(X, Y), outputs="output").y_scale
         squares = ((self._complete(X, rehearsal) - answers) / unit) ** 2
         count = (~np.isnan(answers)).sum(0)
         typical = np.nanmean(squares) if count.any() else 1.0
         return np.asarray(unit * np.sqrt((np.nansum(squares, 0) + _BORROWED * typical) / (count + _BORROWED)))
 
     def _complete(self, X: FloatArray, Y: FloatArray) -> FloatArray:
-        """The table with its gaps filled, worked out in units of each input's and output's spread."""
+        """The table with its gaps filled, worked out in units of the spread of inputs and outputs."""
         gaps = np.isnan(Y)
         if not gaps.any():
             return Y.copy()
-        scaling = _scaling(X, Y)
+        scaling = Scaling.fit(Grid(X, Y), outputs=self.scale)
         filled = scaling.unscale_mean(self._fill(scaling.scale_x(X), scaling.scale_y(Y)))
         return np.where(gaps, filled, Y)
 
@@ -97,7 +99,3 @@ def _checked(X: Any, Y: Any) -> tuple[FloatArray, FloatArray]:
         )
     rows = np.arange(table.num_inputs)
     return table.X, table.block(rows, np.arange(table.num_outputs))
-
-
-def _scaling(X: FloatArray, Y: FloatArray) -> Scaling:
-    return Scaling.fit(Grid(X, Y), outputs="output")

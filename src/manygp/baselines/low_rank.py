@@ -20,14 +20,19 @@ class LowRank(Baseline):
     ----------
     rank
         Number of factors; "auto" chooses it by cells held out in the pattern of the gaps.
+    scale
+        Units to work in: those of each "output", or one for all, "global", where outputs measure the same thing.
     ranks
         What "auto" chooses among.
     random_state
         Seed.
     """
 
-    def __init__(self, rank: int | str = "auto", ranks: Sequence[int] = _RANKS, random_state: int = 0):
+    def __init__(
+        self, rank: int | str = "auto", scale: str = "output", ranks: Sequence[int] = _RANKS, random_state: int = 0
+    ):
         self.rank = rank
+        self.scale = scale
         self.ranks = ranks
         self.random_state = random_state
 

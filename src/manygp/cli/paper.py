@@ -23,6 +23,11 @@ data_app = typer.Typer(help="Data sets: what there is, fetching and checking.", 
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
 Preset = Annotated[str, typer.Option("--preset", help="fast or paper.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Repeat runs that failed.")]
+Own = Annotated[
+    Path | None,
+    typer.Option("--with", help="A Python file that registers data sets, models and tables.", show_default=False),
+]
 Names = Annotated[list[str] | None, typer.Argument(help="Names of data sets (default: all).", show_default=False)]
 
 _RESULTS = Path("manygp-paper")
@@ -55,17 +60,25 @@ def run_tables(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Runs at a time (default: one).", show_default=False)
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Repeat runs that failed.")] = False,
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", help="Begin nothing that would not end within so many hours.", show_default=False),
+    ] = None,
+    retry: Retry = False,
     predictions: Annotated[bool, typer.Option(help="Save predictions for figures.")] = True,
+    extra: Own = None,
 ) -> None:
-    """Run the models of tables, or one model on one data set; runs that have a record are not repeated.
+    """Run what has no record yet or one of other sources: everything, the most important first, if nothing is named.
 
-    The exit code is 1 if a run failed, now or before.
+    Else the models of tables, or one model on one data set. What is killed goes on where it was when it is started
+    again. The exit code is 1 if a run failed, now or before.
     """
+    _load(extra)
     from manygp.cli.reading import listed
     from manygp.cli.settings import parse_settings
     from manygp.errors import SettingError
-    from manygp.paper import Run, carry_out_all, find_model, find_tables, parse_seeds, runs_of, settings_for
+    from manygp.paper import Run, carry_out_all, every_run, find_tables, parse_seeds, runs_of, settings_for
+    from manygp.paper.models import class_of
 
     chosen = parse_seeds(seeds)
     only, datasets = listed(model), listed(dataset)
@@ -84,17 +97,34 @@ def run_tables(
     elif dataset is not None and only is not None:
         runs = []
         for name in only:
-            changes = parse_settings(find_model(name), settings or [])  # type: ignore[arg-type]
+            changes = parse_settings(class_of(name), settings or [])
             own = settings_for(dataset, name, preset) | changes
             runs += [Run(dataset, name, preset, seed, own) for seed in chosen]
+    elif dataset is None and only is None and not settings:
+        runs = every_run()
     else:
-        raise SettingError("Nothing was chosen to run; give --table, or --dataset and --model.")
+        raise SettingError("Nothing was chosen to run; give --table, or --dataset and --model, or none of them.")
     check_place(out / "records")
-    records = carry_out_all(runs, out, num_jobs=jobs, retry=retry, keep_predictions=predictions)
+    records = carry_out_all(runs, out, num_jobs=jobs, hours=hours, retry=retry, keep_predictions=predictions)
     failed = sum("error" in record for record in records)
     remark(f"{len(records)} records in {out}" + (f", {failed} of failed runs." if failed else "."))
     if failed:
         raise typer.Exit(FAILED)
+
+
+@paper_app.command("status")
+@one_sentence_errors
+def show_status(out: Out = _RESULTS, retry: Retry = False) -> None:
+    """Show what `manygp paper run` would run: records by state, and hours of one thread by earlier records."""
+    from manygp.paper import every_run, status
+
+    shown = Table("data set (preset)", "done", "stale", "missing", "failed", "hours", show_footer=True)
+    told = status(every_run(), out, retry)
+    for group in told:
+        hours = f"{group.hours:.1f}" if not group.absent else f"needs {', '.join(group.absent)}"
+        shown.add_row(group.name, *(str(group.counts[name]) for name in ("done", "stale", "missing", "failed")), hours)
+    shown.columns[0].footer, shown.columns[-1].footer = "all", f"{sum(group.hours for group in told):.1f}"
+    Console().print(shown)
 
 
 @paper_app.command("table")
@@ -102,12 +132,14 @@ def run_tables(
 def render_tables(
     table: Annotated[str, typer.Option("--table", "-t", help="Tables, separated by commas, or all.")] = "all",
     out: Out = _RESULTS,
+    format_: Annotated[str, typer.Option("--format", help="markdown or latex.")] = "markdown",
+    extra: Own = None,
 ) -> None:
-    """Write tables.md and tables.html beside the records: ours next to the published values."""
-    from manygp.paper import find_tables, write_tables
+    """Print tables from records: ours next to the published values."""
+    from manygp.paper import find_tables, read_records, render
 
-    for path in write_tables(_existing(out), find_tables(table)):
-        remark(f"Wrote {path}.")
+    _load(extra)
+    print_results(render(find_tables(table), list(read_records(_existing(out))), format_))
 
 
 @paper_app.command("figures")
@@ -167,7 +199,7 @@ def list_data() -> None:
 @one_sentence_errors
 def fetch(names: Names = None) -> None:
     """Download the files of data sets that are not here yet into the cache."""
-    from manygp.paper.files import download, place
+    from manygp.paper.files import download, known_checksum, place, record_checksum
 
     columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
     for file in _files(names):
@@ -179,7 +211,12 @@ def fetch(names: Names = None) -> None:
             continue
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             path = download(file, partial(_report, bar, bar.add_task(file.name, total=None)))
+        first = known_checksum(file) is None
         remark(f"Fetched {path}.")
+        if first:
+            remark(
+                f"No checksum of {file.name} is known; that of this copy holds from now on: {record_checksum(file)}."
+            )
 
 
 @data_app.command("verify")
@@ -195,6 +232,20 @@ def verify(names: Names = None) -> None:
         print_results(f"{file.name}: {found}")
     if damaged:
         raise typer.Exit(BAD_INPUT)
+
+
+def _load(extra: Path | None) -> None:
+    """Run a file that registers more; what it defines travels to other processes by value."""
+    if extra is not None:
+        import runpy
+
+        from manygp.errors import SettingError
+
+        if not extra.is_file():
+            raise SettingError(
+                f"--with {extra} is no file; give a Python file that registers data sets, models or tables."
+            )
+        runpy.run_path(str(extra), run_name=extra.stem)
 
 
 def _existing(folder: Path) -> Path:

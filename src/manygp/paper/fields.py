@@ -12,11 +12,21 @@ from manygp.errors import DataError
 from manygp.extras import need
 from manygp.paper.problem import Problem
 
-__all__ = ["load_climate_demo", "load_copernicus", "load_eeg", "load_era5", "load_ersst", "load_sarcos"]
+__all__ = [
+    "load_climate_demo",
+    "load_copernicus",
+    "load_eeg",
+    "load_era5",
+    "load_ersst",
+    "load_sarcos",
+    "load_sarcos_published",
+]
 
 # The channels of the file in its order; those whose end is held out are F1, F2 and FZ.
 _ELECTRODES = ("F1", "F2", "F3", "F4", "F5", "F6", "FZ")
 _NUM_JOINTS, _NUM_STATES = 7, 21
+_TORQUES = tuple(f"torque {j + 1}" for j in range(_NUM_JOINTS))
+_PARTS = ("train", "test")
 _MONTHS = 24
 # September 2018 to August 2020, in days since 1800, the origin of the file.
 _ERSST_FIRST_DAY = 79866.0
@@ -24,7 +34,7 @@ _ERSST_FIRST_DAY = 79866.0
 
 def load_eeg(path: Path) -> Problem:
     """Voltages of seven electrodes over a second, of which three lack their last 100 of 256 steps; a fixed split."""
-    train, test = (_named(_read(path, part), _ELECTRODES) for part in ("train", "test"))
+    train, test = (_named(_read(path, part), _ELECTRODES) for part in _PARTS)
     return Problem(train, test, unit="standard deviations", input_label="time, scaled to −1 … 1")
 
 
@@ -50,16 +60,21 @@ def load_sarcos(paths: list[Path], seed: int) -> Problem:
     """
     rows = np.concatenate([_read_mat(path) for path in paths]).astype(np.float64)
     X, Y = rows[:, :_NUM_STATES], rows[:, _NUM_STATES:]
-    names = tuple(f"torque {j + 1}" for j in range(_NUM_JOINTS))
-    table = Grid(_standardised(X), np.ascontiguousarray(Y), names)
+    table = Grid(_standardised(X), np.ascontiguousarray(Y), _TORQUES)
     # Of an odd number of cells, the larger half is learnt from, as published.
     test, train = random_split(table, 0.5, np.random.default_rng(seed))
     assert isinstance(train, Grid)
     assert isinstance(test, Grid)
     scaling = Scaling.fit(train, inputs=False, outputs="output")
     scaled = (table.Y - scaling.y_center) / scaling.y_scale
-    learnt, held_out = (Grid(table.X, scaled, names, mask=part.mask) for part in (train, test))
+    learnt, held_out = (Grid(table.X, scaled, _TORQUES, mask=part.mask) for part in (train, test))
     return Problem(learnt, held_out, unit="standard deviations", input_label="state of the arm")
+
+
+def load_sarcos_published(path: Path) -> Problem:
+    """The arm with the authors' own split and scale."""
+    train, test = (_named(_read(path, part), _TORQUES) for part in _PARTS)
+    return Problem(train, test, unit="standard deviations", input_label="state of the arm")
 
 
 def load_ersst(path: Path, seed: int) -> Problem:
@@ -73,16 +88,36 @@ def load_ersst(path: Path, seed: int) -> Problem:
     return _unseen_cells(sst, north, (east + 180.0) % 360.0 - 180.0, seed, "month, from September 2018")
 
 
-def load_copernicus(path: Path, seed: int) -> Problem:
-    """Sea water temperatures around the United Kingdom over 24 months; a random half of the cells is unseen."""
-    with need("netCDF4", "xarray", "This data set").Dataset(path) as file:
-        north, east = (np.asarray(file[name][:], dtype=np.float64) for name in ("latitude", "longitude"))
-        field = file["thetao"]
-        surface = field[:_MONTHS, 0] if field.ndim == 4 else field[:_MONTHS]
-        temperature = np.ma.filled(surface, np.nan).astype(np.float64)
-    if len(temperature) < _MONTHS:
-        raise DataError(f"{path} holds {len(temperature)} months; expected the 24 from November 2023 to October 2025.")
-    return _unseen_cells(temperature, north, east, seed, "month, from November 2023")
+def load_copernicus(path: Path) -> Problem:
+    """Sea water temperatures around the United Kingdom over 24 months; the source fixes unseen places and scale.
+
+    It tells coordinates in units of their spread, and no degrees.
+    """
+    train, test = _read(path, "train"), _read(path, "test")
+    with need("h5py", "files", "This data set").File(path) as file:
+        here, there = (np.asarray(file[f"cm_oe_spatial_coords/{part}_sc"], dtype=np.float64) for part in _PARTS)
+        stats = [np.asarray(file[f"stats/{name}"]) for name in ("mean", "std") if f"stats/{name}" in file]
+    for part, places in ((train, here), (test, there)):
+        if places.shape != (part.num_outputs, 2):
+            raise DataError(
+                f"{path} has coordinates of shape {places.shape} for {part.num_outputs} outputs; expected two numbers "
+                "for each, so download it again."
+            )
+    known = len(stats) == 2 and stats[0].size == stats[1].size == 1
+    center, scale = (float(part.reshape(-1)[0]) for part in stats) if known else (0.0, 1.0)
+    return Problem(
+        _named(train, tuple(f"place {i + 1}" for i in range(train.num_outputs))),
+        _named(test, tuple(f"new place {i + 1}" for i in range(test.num_outputs))),
+        places=here,
+        coordinates=here,
+        new_places=there,
+        new_coordinates=there,
+        is_globe=False,
+        unit="°C" if known else "standard deviations",
+        center=center,
+        scale=scale,
+        input_label="month, from November 2023",
+    )
 
 
 def load_climate_demo(seed: int) -> Problem:

@@ -13,14 +13,16 @@ from manygp.paper.datasets import find_dataset
 from manygp.paper.models import title_of
 from manygp.paper.predictions import read_predictions
 from manygp.paper.problem import Problem, values_of
-from manygp.paper.tables import TABLES, Row
+from manygp.paper.tables import AUTOMATIC, PUBLISHED_SIZES, TABLES, Row
 from manygp.plots import Figure, plot_counts, plot_latents, plot_map, plot_series
 
 __all__ = ["draw_figures"]
 
 _ELECTRODES = ("F2", "F1", "FZ")
 _ELECTRODE_MODELS = ("ind-gp", "sv-lmc", "tlvmogp")
-_NUM_GENES = 4
+# Rows of maps: the truth, and these models as far as they were run.
+_MAPPED = ("SV-LMC", "GS-LVMOGP", "OILMM", "low rank", "interpolation", PUBLISHED_SIZES, AUTOMATIC)
+_NUM_GENES, _NUM_MODULES = 4, 6
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,13 @@ def _electrodes(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
     problem = find_dataset(dataset).load(0)
     names = list(problem.train.output_names)
     chosen = [names.index(name) for name in _ELECTRODES]
-    shown = [one for model in _ELECTRODE_MODELS for one in saved if one.row.model == model and "lower" in one.arrays]
+    # Of each model the one with the published sizes.
+    shown = [
+        one
+        for model in _ELECTRODE_MODELS
+        for one in saved
+        if one.row.model == model and not one.row.changes and "lower" in one.arrays
+    ]
     if not shown:
         raise DataError("No run of Ind-GP, SV-LMC or T-LVMOGP has saved intervals.")
     pick = [(output, one) for output in chosen for one in shown]
@@ -121,37 +129,48 @@ def _land_maps(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
     assert problem.places is not None
     seen, held_out = values_of(problem.train), values_of(problem.test)
     month = int(np.argmax((~np.isnan(held_out)).sum(axis=1)))
-    panels = {"truth": np.where(np.isnan(seen), held_out, seen)[month], "data (rings: held out)": seen[month]}
-    panels |= {one.row.label: one.arrays["mean"][month] for one in saved if one.arrays["mean"].shape == seen.shape}
+    truth = np.where(np.isnan(seen), held_out, seen)[month]
+    shown = [one for one in _mapped(saved) if one.arrays["mean"].shape == seen.shape]
     figure = plot_map(
         problem.places[:, 1],
         problem.places[:, 0],
-        panels,
+        {"truth": truth} | {one.row.label: one.arrays["mean"][month] for one in shown},
+        # What was learnt from has hardly an error.
+        error={one.row.label: one.arrays["mean"][month] - held_out[month] for one in shown},
+        uncertainty={one.row.label: one.arrays["std"][month] for one in shown if "std" in one.arrays},
         unit=f"temperature, {problem.unit}",
-        title=f"{find_dataset(dataset).title}, month {month + 1} of {len(seen)}",
+        title=f"{find_dataset(dataset).title}, month {month + 1} of {len(seen)}; errors where held out",
     )
     return {"maps": figure}
 
 
+def _mapped(saved: list[_Saved]) -> list[_Saved]:
+    """The models of maps, in their order."""
+    names = {one.row.label.partition(" on ")[0]: one for one in reversed(saved)}
+    return [names[label] for label in _MAPPED if label in names]
+
+
 def _sea_maps(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
-    """A month at places that no model has seen: truth, prediction and its error bar."""
-    shown = [one for one in saved if "new_mean" in one.arrays]
+    """A month at places that no model has seen: truth, and prediction, error and uncertainty of each model."""
+    shown = [one for one in _mapped(saved) if "new_mean" in one.arrays]
     if not shown:
         raise DataError("No saved run has predicted new outputs.")
     problem = find_dataset(dataset).load(shown[0].seed)
     assert problem.new_places is not None
     shown = [one for one in shown if one.seed == shown[0].seed]
     month = len(problem.test.X) // 2
-    panels = {"truth at unseen places": _in_unit(problem, problem.test.Y[month])}
-    panels |= {one.row.label: _in_unit(problem, one.arrays["new_mean"][month]) for one in shown}
-    spreads = {f"{one.row.label}, error bar": problem.scale * one.arrays["new_std"][month] for one in shown[-1:]}
+    truth = _in_unit(problem, problem.test.Y[month])
+    means = {one.row.label.partition(" on ")[0]: _in_unit(problem, one.arrays["new_mean"][month]) for one in shown}
+    spreads = {one.row.label.partition(" on ")[0]: problem.scale * one.arrays["new_std"][month] for one in shown}
     figure = plot_map(
         problem.new_places[:, 1],
         problem.new_places[:, 0],
-        panels,
+        {"truth": truth} | means,
+        error={name: mean - truth for name, mean in means.items()},
         uncertainty=spreads,
         unit=problem.unit,
         title=f"{find_dataset(dataset).title}: month {month + 1} of {len(problem.test.X)} at places without data",
+        axis_labels=None if problem.is_globe else ("east, standard deviations", "north, standard deviations"),
     )
     return {"extrapolation": figure}
 
@@ -194,13 +213,12 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
     if ours is None:
         return {}
     problem = find_dataset(dataset).load(ours.seed)
-    colours: dict[str, FloatArray] = {}
+    colours: dict[str, Any] = {"output": np.asarray(problem.train.output_names).astype(str)}
     if problem.places is not None:
-        colours = {"degrees north": problem.places[:, 0], "degrees east": problem.places[:, 1]}
+        unit = "degrees" if problem.is_globe else "standard deviations"
+        colours = {f"{unit} north": problem.places[:, 0], f"{unit} east": problem.places[:, 1]}
     elif problem.is_counts:
-        colours = {"log mean count": np.log(np.maximum(np.nanmean(values_of(problem.train), axis=0), 1e-3))}
-    else:
-        colours = {"output": np.arange(problem.train.num_outputs, dtype=np.float64)}
+        colours = {"genes like": _modules(problem), "log mean count": _log_means(problem)}
     title = f"{find_dataset(dataset).title}: latent vectors of outputs"
     figures = {"latents": plot_latents(ours.arrays["latent_mean"], colours, title=title)}
     if "embedding" in ours.arrays:
@@ -210,6 +228,25 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
         title = f"{find_dataset(dataset).title}: embedding of cells"
         figures["embedding"] = plot_latents(ours.arrays["embedding"], of_cells, title=title)
     return figures
+
+
+def _log_means(problem: Problem) -> FloatArray:
+    return np.asarray(np.log(np.maximum(np.nanmean(values_of(problem.train), axis=0), 1e-3)))
+
+
+def _modules(problem: Problem) -> Any:
+    """Groups of genes with like patterns over the slide, each named after its most variable gene, shape (p,)."""
+    from sklearn.cluster import KMeans
+
+    logs = np.log1p(np.nan_to_num(values_of(problem.train)))
+    spread = np.maximum(logs.std(axis=0), 1e-9)
+    patterns = (logs - logs.mean(axis=0)) / spread
+    # What is left after a few components is the noise of counting.
+    _, weights, loadings = np.linalg.svd(patterns - patterns.mean(axis=1, keepdims=True), full_matrices=False)
+    features = (weights[:_NUM_MODULES, None] * loadings[:_NUM_MODULES]).T
+    groups = KMeans(min(_NUM_MODULES, len(features)), n_init=10, random_state=0).fit(features).labels_
+    names = np.asarray(problem.train.output_names).astype(str)
+    return np.array([names[np.argmax(np.where(groups == group, spread, 0.0))] for group in groups])
 
 
 def _in_unit(problem: Problem, values: FloatArray) -> FloatArray:

@@ -1,6 +1,7 @@
 """The files behind the data sets: where they may be, where they come from, and whether they are whole."""
 
 import hashlib
+import logging
 import os
 import tempfile
 import urllib.error
@@ -11,7 +12,20 @@ from pathlib import Path
 
 from manygp.errors import DataError
 
-__all__ = ["DataFile", "cache_folder", "checksum", "download", "find", "folders", "place", "state"]
+logger = logging.getLogger("manygp")
+
+__all__ = [
+    "DataFile",
+    "cache_folder",
+    "checksum",
+    "download",
+    "find",
+    "folders",
+    "known_checksum",
+    "place",
+    "record_checksum",
+    "state",
+]
 
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
@@ -33,7 +47,7 @@ class DataFile:
     source
         Where it comes from and under what terms, for people to read.
     sha256
-        Checksum; None if no copy has been seen.
+        Checksum; None if no copy has been seen: then that of the first copy used is recorded and holds from then on.
     grows
         Whether the source replaces the file by longer ones, so that the checksum tells one version from others but
         not right from wrong.
@@ -65,8 +79,31 @@ def place(file: DataFile) -> Path | None:
 
 def find(file: DataFile) -> Path:
     """The path of a file, downloaded to the cache if it is not there yet."""
+    path = place(file) or download(file)
+    if known_checksum(file) is None:
+        digest = record_checksum(file)
+        logger.warning("No checksum of %s is known; that of %s holds from now on: %s", file.name, path, digest)
+    return path
+
+
+def known_checksum(file: DataFile) -> str | None:
+    """The checksum that a file should have: the known one, or that of the copy that was first used here."""
+    note = _note(file)
+    return file.sha256 or (note.read_text().split()[0] if note.is_file() else None)
+
+
+def record_checksum(file: DataFile) -> str:
+    """Write down the checksum of the copy that is here, to hold from now on."""
     path = place(file)
-    return path if path is not None else download(file)
+    assert path is not None
+    digest = checksum(path)
+    _note(file).parent.mkdir(parents=True, exist_ok=True)
+    _note(file).write_text(f"{digest}  {file.name}\n")
+    return digest
+
+
+def _note(file: DataFile) -> Path:
+    return cache_folder() / f"{file.name}.sha256"
 
 
 def checksum(path: Path) -> str:
@@ -79,13 +116,14 @@ def checksum(path: Path) -> str:
 
 
 def state(file: DataFile) -> str:
-    """Whether a file is "absent", "whole", "unchecked" (no checksum known), "another version" or "damaged"."""
+    """Whether a file is "absent", "whole", "unchecked" (no checksum known yet), "another version" or "damaged"."""
     path = place(file)
     if path is None:
         return "absent"
-    if file.sha256 is None:
+    known = known_checksum(file)
+    if known is None:
         return "unchecked"
-    if checksum(path) == file.sha256:
+    if checksum(path) == known:
         return "whole"
     return "another version" if file.grows else "damaged"
 

@@ -1,21 +1,25 @@
-"""Models by name: the library's estimators, the plain rival, and what others register."""
+"""Models by name: the library's estimators, plain methods, and what others register."""
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from manygp.data import Scaling, as_table
-from manygp.data.factorisation import choose_rank, factorise
-from manygp.data.grid import Grid
+from manygp.baselines import BASELINES, Baseline, normal_scores
+from manygp.data.coordinates import CoordinateMap
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators import ESTIMATORS
+from manygp.paper.sources import digest_of
 
-__all__ = ["FACTORISATION", "LowRank", "build", "find_model", "register_model", "title_of"]
+__all__ = ["Filled", "Plain", "build", "class_of", "find_model", "register_model", "sources_of", "title_of"]
 
-FACTORISATION = "factorisation"
+# Standard deviations are at least this, so that cells that were learnt from have a density.
+_LEAST_STD = 1e-6
+_LEFT_OUT = 0.2
 
 _TITLES = {
     "tlvmogp": "T-LVMOGP",
@@ -26,57 +30,86 @@ _TITLES = {
     "g-mogp": "G-MOGP",
     "lvmogp": "LV-MOGP",
     "gs-lvmogp": "GS-LVMOGP",
-    FACTORISATION: "low-rank factorisation",
+    "interpolation": "interpolation",
+    "nearest-rows": "nearest rows",
+    "ridge-outputs": "ridge on the other outputs",
+    "low-rank": "low rank",
+    "boosting": "gradient boosting",
 }
 
 Factory = Callable[..., Any]
 
 
-class LowRank:
-    """Masked low-rank factorisation: no uncertainty, no new inputs or outputs, and the MSE that a model has to beat.
+class Plain:
+    """A plain method of `manygp.baselines` with error bars: what each output's fillings are off by, on cells held out.
 
     Parameters
     ----------
-    rank
-        Number of factors; "auto" chooses it by cells held out in the pattern of the gaps.
-    random_state
-        Seed.
+    kind
+        The method's class.
+    coordinate_system
+        What places of new outputs are measured on, see `TLVMOGP`.
+    settings
+        Its settings, the seed among them.
     """
 
-    def __init__(self, rank: int | str = "auto", random_state: int = 0):
-        self.rank = rank
-        self.random_state = random_state
+    def __init__(self, kind: type[Baseline], coordinate_system: str = "flat", **settings: Any):
+        self.method, self.coordinate_system = kind(**settings), coordinate_system
 
-    def fit(self, X: Any, Y: Any, *, output_names: Sequence[Hashable] | None = None) -> Self:
-        """Factorise a grid with gaps."""
-        table = as_table(X, Y, None, output_names)
-        assert isinstance(table, Grid)
-        scaling = Scaling.fit(table, outputs="global")
-        rank = choose_rank(table, scaling).rank if isinstance(self.rank, str) else self.rank
-        rng = np.random.default_rng(self.random_state)
-        self.factorisation_ = factorise(table, scaling, rank, rng=rng)
-        self.scaling_ = scaling
+    def fit(self, X: FloatArray, Y: FloatArray, output_coordinates: FloatArray | None = None) -> Self:
+        """Fill the gaps of Y, and keep where its outputs are."""
+        self._X, self._Y, self._places = X, Y, output_coordinates
+        if output_coordinates is None:
+            self._mean, self._std = self.method.fill(X, Y), self.method.error_std(X, Y)
+        else:
+            # Every cell is known, and of new outputs nothing has been asked yet.
+            self._mean, self._std = Y, np.std(Y, axis=0)
         return self
 
-    def predict(self, X: Any) -> FloatArray:
-        """The completed grid; X must be the inputs of the fit."""
-        mean = self.scaling_.unscale_mean(self.factorisation_.predict())
-        if len(X) != len(mean):
-            raise SettingError(f"X has {len(X)} rows, but a factorisation knows only the {len(mean)} it was fitted to.")
-        return np.asarray(mean)
+    def predict(self, X: FloatArray) -> FloatArray:
+        """The completed table; X must be the inputs of the fit."""
+        if not np.array_equal(X, self._X):
+            raise SettingError("A plain method fills the gaps of its table and knows no other inputs; give those.")
+        return self._mean
 
-    def evaluate(self, X: Any, Y: Any) -> dict[str, float]:
-        """Mean squared error over the cells of Y that are not NaN."""
-        return {"mse": float(np.nanmean((self.predict(X) - np.asarray(Y)) ** 2))}
+    def predict_new_outputs(self, X: FloatArray, output_coordinates: FloatArray) -> "Filled":
+        """Outputs that were never observed, from where they are: rows of the table turned on its side."""
+        assert self._places is not None
+        where = np.vstack([self._places, output_coordinates])
+        places = CoordinateMap.fit(where, self.coordinate_system).features(where)
+        known, table = len(self._places), np.vstack([self._Y.T, np.full((len(output_coordinates), len(X)), np.nan)])
+        mean = self.method.fill(places, table)[known:].T
+        # Places that are left out as a whole tell how far off new ones are.
+        lost = np.random.default_rng(self.method.random_state).random(known) < _LEFT_OUT
+        rehearsal = self.method.fill(places[:known], np.where(lost[:, None], np.nan, self._Y.T))
+        std = np.sqrt(np.mean((rehearsal - self._Y.T)[lost] ** 2, axis=0))
+        return Filled(mean, np.broadcast_to(std[:, None], mean.shape))
 
-    @property
-    def num_parameters(self) -> int:
-        """Means of the rows, factors and loadings."""
-        parts = self.factorisation_
-        return int(parts.row_mean.size + parts.row_factors.size + parts.loadings.size)
+    def evaluate(self, X: FloatArray, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
+        """Scores on the cells of Y that are not NaN."""
+        return Filled(self.predict(X), np.broadcast_to(self._std, self._mean.shape)).score(Y, plug_in)
 
 
-_REGISTERED: dict[str, Factory] = {FACTORISATION: LowRank}
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """What a plain method says of a table: means and standard deviations, shape (n, p)."""
+
+    mean: FloatArray
+    std: FloatArray
+
+    def score(self, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
+        """Scores on the cells of Y that are not NaN; of counts, whose NLL is of a probability, the MSE alone."""
+        known = ~np.isnan(Y)
+        error = (Y - self.mean)[known]
+        scores = {"mse": float(np.mean(error**2))}
+        if plug_in:
+            return scores
+        nll, crps, pit = normal_scores(error, np.maximum(self.std[known], _LEAST_STD))
+        inside = {f"coverage{level}": float(np.mean(np.abs(2 * pit - 1) <= level / 100)) for level in (50, 90)}
+        return scores | {"nll": float(nll.mean()), "crps": float(crps.mean())} | inside
+
+
+_REGISTERED: dict[str, Factory] = {name: partial(Plain, kind) for name, kind in BASELINES.items()}
 
 
 def register_model(name: str, factory: Factory, title: str | None = None) -> None:
@@ -115,6 +148,20 @@ def title_of(name: str) -> str:
 
 def build(factory: Factory, settings: dict[str, Any], seed: int) -> Any:
     """A model with its settings, its seed, and no progress bar of its own."""
-    known = inspect.signature(factory).parameters
+    known = inspect.signature(_inner(factory)).parameters
     quiet = {"random_state": seed, "progress": False}
     return factory(**settings, **{name: value for name, value in quiet.items() if name in known})
+
+
+def class_of(name: str) -> Any:
+    """What has the settings of a model and its sources: the class of a plain method, or else the factory."""
+    return _inner(find_model(name))
+
+
+def sources_of(name: str) -> str | None:
+    """Digest of the sources of a model, see `manygp.paper.sources`."""
+    return digest_of(class_of(name))
+
+
+def _inner(factory: Factory) -> Any:
+    return factory.args[0] if isinstance(factory, partial) else factory

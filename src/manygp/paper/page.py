@@ -4,47 +4,40 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from manygp.paper.campaign import FLAGSHIP, state_of
 from manygp.paper.datasets import DATASETS
+from manygp.paper.overview import overview
 from manygp.paper.published import MSE, NLL
-from manygp.paper.records import Record, read_records
-from manygp.paper.rendering import make_sheet, to_html, to_markdown
+from manygp.paper.records import Record, Run, read_records
+from manygp.paper.rendering import STALE, make_sheet, to_markdown
 from manygp.paper.settings import PRESETS
 from manygp.paper.summaries import Summary, matching, summarise
 from manygp.paper.tables import TABLES, PaperTable, Row
 
-__all__ = ["findings", "write_page", "write_tables"]
+__all__ = ["findings", "write_page"]
 
-_FLAGSHIP = "tlvmogp"
 _WORDS = {MSE: "MSE", NLL: "NLL"}
 _INTRODUCTION = """\
 # Results
 
 Every table of the paper, from records of runs in [`docs/results`](results). Each cell of ours is the mean ± standard
 deviation over seeds with their number in parentheses, beside the published value (mean ± standard deviation of ten
-trials). Bold is the best of ours on a data set. Lower is better everywhere. "not run" means just that.
-
+trials). Bold is the best of ours on a data set. Lower is better everywhere.
+"""
+_EXPLANATION = """\
 Preset "fast" takes the published sizes (latent dimensions, inducing points, blocks, batches) and leaves the rest to the
-library; preset "paper" follows the published procedure. The low-rank factorisation is a masked matrix completion with
-no model behind it: no error bars, no new inputs, and a hard rival in MSE. SARCOS as published pools two files that
-share 4,446 rows; the rows "without copied rows" use the first file alone. `ersst` and `visium-dlpfc` stand in for data
-that cannot be downloaded without an account or that were not at hand; their numbers are not comparable with published
-ones.
+library; preset "paper" follows the published procedure. "T-LVMOGP" is the paper's model, inducing points alone; "with
+neighbours" conditions every cell on observed cells around it too; "automatic" is what `TLVMOGP()` does by itself. Plain
+methods are those of `manygp.baselines`, with each output's errors on cells held out as their error bars. SARCOS as
+published pools two files that share 4,446 rows; the rows "without copied rows" use the first file alone. `ersst` and
+`visium-dlpfc` stand in for data that were not at hand; their numbers are not comparable with published ones.
 
 Make the page again with
 
-    manygp paper run --table all --seeds 0-2 --out docs/results
+    manygp paper run --jobs 2 --hours 12 --out docs/results
+    manygp paper figures --out docs/results
     manygp paper page --out docs/results
 """
-
-
-def write_tables(folder: Path, tables: Sequence[PaperTable]) -> list[Path]:
-    """Write tables from the records of a folder into it, as Markdown and HTML."""
-    records = list(read_records(folder))
-    sheets = [make_sheet(table, records) for table in tables]
-    markdown, page = folder / "tables.md", folder / "tables.html"
-    markdown.write_text("\n".join(to_markdown(sheet) for sheet in sheets))
-    page.write_text(to_html(sheets, "Tables of the paper"))
-    return [markdown, page]
 
 
 def write_page(folder: Path, path: Path) -> None:
@@ -53,12 +46,14 @@ def write_page(folder: Path, path: Path) -> None:
     Parameters
     ----------
     folder
-        Where the records are, and remarks written by hand in `notes/<table>.md`.
+        Where the records are, and what was written by hand: remarks in `notes/<table>.md`, and in `notes/behind.json`
+        why a data set was lost.
     path
         The page.
     """
     records = list(read_records(folder))
-    parts = [_INTRODUCTION, _circumstances(records)]
+    at_a_glance = overview(records, folder / "notes" / "behind.json")
+    parts = [_INTRODUCTION, at_a_glance, _EXPLANATION, _circumstances(records)]
     for table in TABLES.values():
         parts.append(to_markdown(make_sheet(table, records)))
         if said := [text for preset in PRESETS for text in findings(table, records, preset)]:
@@ -72,27 +67,21 @@ def write_page(folder: Path, path: Path) -> None:
 
 
 def findings(table: PaperTable, records: Sequence[Record], preset: str = "fast") -> list[str]:
-    """Sentences on whether T-LVMOGP reaches the published values, and on rivals that beat it."""
-    said = []
+    """Sentences on whether T-LVMOGP with the published sizes reaches the published values."""
     which = "" if preset == "fast" else f" (preset {preset})"
-    for dataset in dict.fromkeys(row.dataset for row in table.rows):
-        rows = [row for row in table.rows if row.dataset == dataset]
-        mains = [row for row in rows if row.model == _FLAGSHIP and not row.changes]
-        for metric in (name for name in table.metrics if name in _WORDS):
-            for main in mains:
-                ours = summarise(matching(records, main, preset), metric)
-                if ours.is_known:
-                    said += _compared(table, main, metric, ours, which)
-                    said += _beaten(
-                        table, dataset, [row for row in rows if row is not main], metric, ours, records, preset
-                    )
-    return said
+    return [
+        sentence
+        for row in table.rows
+        if row.model == FLAGSHIP and not row.changes
+        for metric in table.metrics
+        if metric in _WORDS and metric in row.published
+        if (ours := summarise(matching(records, row, preset), metric)).is_known
+        for sentence in [_compared(table, row, metric, ours, which)]
+    ]
 
 
-def _compared(table: PaperTable, row: Row, metric: str, ours: Summary, which: str) -> list[str]:
+def _compared(table: PaperTable, row: Row, metric: str, ours: Summary, which: str) -> str:
     """How a summary stands to the published value."""
-    if metric not in row.published:
-        return []
     mean, spread = row.published[metric]
     # What the paper printed is rounded; so is what is compared with it.
     digits = table.digits(metric)
@@ -104,33 +93,11 @@ def _compared(table: PaperTable, row: Row, metric: str, ours: Summary, which: st
     else:
         verdict = "**worse than**"
     text = f"{ours.mean:.{digits}f} is {verdict} the published {mean:.{digits}f}"
-    return [f"{_title(row.dataset)}{which}: T-LVMOGP's {_WORDS[metric]} of {text}."]
-
-
-def _beaten(
-    table: PaperTable,
-    dataset: str,
-    others: Sequence[Row],
-    metric: str,
-    ours: Summary,
-    records: Sequence[Record],
-    preset: str,
-) -> list[str]:
-    """Which rivals have lower values."""
-    better = []
-    for row in others:
-        theirs = summarise(matching(records, row, preset), metric)
-        if row.model != _FLAGSHIP and theirs.is_known and theirs.mean < ours.mean:
-            better.append(f"{row.label} ({theirs.mean:.{table.digits(metric)}f})")
-    if not better:
-        return []
-    word, own = _WORDS[metric], f"{ours.mean:.{table.digits(metric)}f}"
-    which = "" if preset == "fast" else f" (preset {preset})"
-    return [f"{_title(dataset)}{which}: **lower {word} than T-LVMOGP** ({own}): {', '.join(better)}."]
+    return f"{DATASETS[row.dataset].title}{which}: T-LVMOGP's {_WORDS[metric]} of {text}."
 
 
 def _circumstances(records: Sequence[Record]) -> str:
-    """Machines, dates, versions and commits."""
+    """Machines, dates, versions, commits, and how many records are of the sources at hand."""
     if not records:
         return "There are no records yet.\n"
     machines = Counter(
@@ -138,23 +105,27 @@ def _circumstances(records: Sequence[Record]) -> str:
         for m in (record["machine"] for record in records)
     )
     dates = sorted(record["machine"]["date"][:10] for record in records)
-    commits = Counter(str(record["commit"]) for record in records)
-    versions = records[-1]["versions"]
     failed = sum("error" in record for record in records)
     count = f"{len(records)} run{'s' if len(records) > 1 else ''}" + (f", of which {failed} failed" if failed else "")
+    old = [record for record in records if state_of(Run.of(record), record) == "stale"]
+    fresh = f"All are of the sources of the models in this commit: {_commits(records)}."
+    if old:
+        fresh = (
+            f"{len(records) - len(old)} are of the sources of their models in this commit"
+            f"{': ' + _commits([r for r in records if r not in old]) if len(old) < len(records) else ''}. "
+            f"{len(old)}, marked {STALE}, were made with others: {_commits(old)}."
+        )
     lines = [
-        f"{count}, {dates[0]} to {dates[-1]}, on "
-        + "; ".join(f"{name} ({count})" for name, count in machines.items())
-        + ". Times were taken on a machine that did other work too: they tell orders of magnitude.",
+        f"{count}, {dates[0]} to {dates[-1]}, on {'; '.join(f'{name} ({n})' for name, n in machines.items())}. Times "
+        "are CPU time of one thread, but in records made before 2026-11-18 19:00 those of a clock on a busy machine.",
         "",
-        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}. "
-        f"Commits: {', '.join(f'{name} ({count})' for name, count in commits.items())}.",
+        f"{fresh} Versions: {', '.join(f'{name} {version}' for name, version in records[-1]['versions'].items())}.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _title(dataset: str) -> str:
-    return DATASETS[dataset].title if dataset in DATASETS else dataset
+def _commits(records: Sequence[Record]) -> str:
+    return ", ".join(f"{name} ({n})" for name, n in Counter(str(record["commit"]) for record in records).items())
 
 
 def _caption(figure: Path) -> str:

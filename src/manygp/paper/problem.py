@@ -19,11 +19,13 @@ class Problem:
     train, test
         What is learnt from and what is predicted. They share inputs, and outputs unless these are new.
     places
-        Where the outputs are, shape (p, 2): degrees north and east. None if they are nowhere.
+        Where the outputs are, shape (p, 2): north and east. None if they are nowhere.
     coordinates
         The same in the units that models see.
     new_places, new_coordinates
         The same for the outputs of `test`, if these are others than those of `train`.
+    is_globe
+        Whether places are in degrees.
     unit
         Unit of the values.
     center, scale
@@ -42,6 +44,7 @@ class Problem:
     coordinates: FloatArray | None = None
     new_places: FloatArray | None = None
     new_coordinates: FloatArray | None = None
+    is_globe: bool = True
     unit: str = ""
     center: float = 0.0
     scale: float = 1.0

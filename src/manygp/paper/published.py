@@ -4,6 +4,7 @@ MSE and NLL on held-out cells; times are seconds an epoch on an NVIDIA RTX 5090.
 """
 
 __all__ = [
+    "COVERAGE",
     "EEG",
     "EEG_BOUNDS",
     "ERA5_BLOCK",
@@ -11,6 +12,7 @@ __all__ = [
     "ERA5_RANDOM",
     "ERA5_RANDOM_BOUNDS",
     "GENES",
+    "MINUTES",
     "MSE",
     "NETWORK",
     "NLL",
@@ -28,6 +30,7 @@ __all__ = [
 
 Value = tuple[float, float]
 MSE, NLL, TIME = "test_mse", "test_nll", "seconds_per_epoch"
+COVERAGE, MINUTES = "coverage90", "minutes"
 
 
 def _scores(mse: Value, nll: Value, time: Value | None = None) -> dict[str, Value]:

@@ -1,5 +1,6 @@
 """Records of runs: one JSON file each, written whole or not at all."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -11,7 +12,7 @@ from typing import Any
 
 from manygp.errors import DataError
 
-__all__ = ["KEYS", "METRICS", "Run", "plain", "read_record", "read_records", "write_record"]
+__all__ = ["KEYS", "METRICS", "Run", "claim", "plain", "read_record", "read_records", "write_record"]
 
 METRICS = ("test_mse", "test_nll", "train_mse", "train_nll", "crps", "coverage50", "coverage90")
 KEYS = (
@@ -22,11 +23,14 @@ KEYS = (
     "settings",
     "metrics",
     "train_seconds",
+    "cpu_seconds",
+    "score_seconds",
     "epochs",
     "num_parameters",
     "peak_memory_mb",
     "versions",
     "commit",
+    "sources",
     "machine",
 )
 
@@ -56,6 +60,11 @@ class Run:
     def path(self, folder: Path) -> Path:
         """Where its record is or will be."""
         return folder / f"{self.key}.json"
+
+    @classmethod
+    def of(cls, record: Record) -> "Run":
+        """The run that a record is of."""
+        return cls(*(record[name] for name in ("dataset", "model", "preset", "seed", "settings")))
 
     def matches(self, record: Record) -> bool:
         """Whether a record is of this run, the seed left aside."""
@@ -91,6 +100,31 @@ def write_record(path: Path, record: Record) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
+
+
+@contextlib.contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Hold a record while its run is under way, and tell whether no other process does.
+
+    The system lets go of what a killed process held. Without file locks everybody holds everything.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as stream:
+        try:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass
+        except OSError:
+            yield False
+            return
+        try:
+            # A file that its last holder has removed is nobody's claim.
+            yield lock.exists() and os.path.samestat(os.fstat(stream.fileno()), lock.stat())
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def read_record(path: Path) -> Record:

@@ -1,27 +1,32 @@
-"""Tables as text: ours beside the published values, in Markdown and HTML."""
+"""Tables as text: ours beside the published values, in Markdown and LaTeX."""
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from manygp.errors import SettingError
+from manygp.paper.campaign import absent_files, every_run
+from manygp.paper.datasets import DATASETS
 from manygp.paper.published import MSE, NLL, TIME, Value
 from manygp.paper.records import Record
 from manygp.paper.settings import PRESETS
 from manygp.paper.summaries import Summary, matching, summarise
-from manygp.paper.tables import PaperTable
+from manygp.paper.tables import PaperTable, Row
 
-__all__ = ["Sheet", "make_sheet", "to_html", "to_markdown"]
+__all__ = ["FORMATS", "NOTHING", "STALE", "Sheet", "make_sheet", "own_value", "render", "to_latex", "to_markdown"]
 
 _HEADINGS = {MSE: "MSE", NLL: "NLL", TIME: "s/epoch"}
-_NOTHING, _NOT_RUN, _FAILED = "–", "not run", "failed"
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0 2rem; }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #444; }
-"""
+NOTHING, _NOT_RUN, _FAILED, STALE = "–", "not run", "failed", "†"
+_LATEX = {
+    "±": r"$\pm$",
+    "–": "--",
+    "†": r"$^\dagger$",
+    "×": r"$\times$",
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "#": r"\#",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Sheet:
 def make_sheet(table: PaperTable, records: Sequence[Record]) -> Sheet:
     """A table of the paper with our values beside the published ones.
 
-    Preset "fast" is always shown; "paper" where something was run with it.
+    Preset "fast" is always shown; "paper" where something was run with it. Rows of which nothing is known, published or
+    ours, are named below instead, with the reason.
     """
     presets = [p for p in PRESETS if p == "fast" or any(matching(records, row, p) for row in table.rows)]
     header = ["", *(f"{_HEADINGS.get(m, m)} {who}" for m in table.metrics for who in ("published", *_ours(presets)))]
@@ -57,18 +63,22 @@ def make_sheet(table: PaperTable, records: Sequence[Record]) -> Sheet:
         for metric in table.metrics
         if metric != TIME
     }
+    has_run = {row.label: found[row.label, "fast", table.metrics[0]].has_run for row in table.rows}
     rows = []
     for row in table.rows:
+        if not row.published and not has_run[row.label]:
+            continue
         cells = [row.label]
         for metric in table.metrics:
             cells.append(_published(row.published.get(metric), table.digits(metric)))
             for preset in presets:
                 summary = found[row.label, preset, metric]
-                text = _own(summary, table.digits(metric))
+                text = own_value(summary, table.digits(metric)) if summary.has_run or preset == "fast" else NOTHING
                 cells.append(f"**{text}**" if summary is best.get((row.dataset, preset, metric)) else text)
         rows.append(tuple(cells))
-    errors = dict.fromkeys(f"{key[0]}: {value.error}" for key, value in found.items() if value.error)
-    return Sheet(table.name, table.title, tuple(header), tuple(rows), tuple(f"Failed: {text}" for text in errors))
+    errors = dict.fromkeys(f"Failed: {key[0]}: {value.error}" for key, value in found.items() if value.error)
+    notes = (*errors, *_not_run([row for row in table.rows if not has_run[row.label]]), *_beside(table, records))
+    return Sheet(table.name, table.title, tuple(header), tuple(rows), notes)
 
 
 def to_markdown(sheet: Sheet, level: int = 2) -> str:
@@ -82,29 +92,39 @@ def to_markdown(sheet: Sheet, level: int = 2) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_html(sheets: Sequence[Sheet], title: str) -> str:
-    """Sheets as one page that needs nothing else."""
-    parts = [_html_of(sheet) for sheet in sheets]
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
-        + "\n".join(parts)
-        + "</body>\n</html>\n"
-    )
+def to_latex(sheet: Sheet) -> str:
+    """A sheet as a LaTeX table; needs the package booktabs."""
+    head, *body = (" & ".join(map(_latex, cells)) + r" \\" for cells in (sheet.header, *sheet.rows))
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(sheet.title)}}}", rf"\label{{tab:{sheet.name}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}", r"\toprule", head, r"\midrule", *body]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def _html_of(sheet: Sheet) -> str:
-    head = "".join(f"<th>{_inline(cell)}</th>" for cell in sheet.header)
-    body = "\n".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>" for row in sheet.rows)
-    notes = "".join(f"<li>{_inline(note)}</li>" for note in sheet.notes)
-    return (
-        f'<h2 id="{html.escape(sheet.name)}">{_inline(sheet.title)}</h2>\n<table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody>\n</table>\n" + (f"<ul>{notes}</ul>\n" if notes else "")
-    )
+FORMATS = {"markdown": to_markdown, "latex": to_latex}
 
 
-def _inline(text: str) -> str:
-    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(text))
+def render(tables: Sequence[PaperTable], records: Sequence[Record], format_: str) -> str:
+    """Tables as one text in a format."""
+    if format_ not in FORMATS:
+        raise SettingError(f"--format was given {format_!r}; choose one of: {', '.join(FORMATS)}.")
+    return "\n".join(FORMATS[format_](make_sheet(table, records)) for table in tables)
+
+
+def own_value(summary: Summary, decimals: int) -> str:
+    """Mean ± standard deviation and in parentheses the number of seeds; one seed has no spread."""
+    if not summary.has_run:
+        return _NOT_RUN
+    if summary.error is not None:
+        return _FAILED
+    if not summary.is_known:
+        return NOTHING
+    spread = f" ± {summary.spread:.{decimals}f}" if summary.count > 1 else ""
+    return f"{summary.mean:.{decimals}f}{spread} ({summary.count}){STALE if summary.is_stale else ''}"
+
+
+def _latex(text: str) -> str:
+    special = "".join(_LATEX.get(letter, letter) for letter in text)
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", special)
 
 
 def _ours(presets: Sequence[str]) -> list[str]:
@@ -117,16 +137,35 @@ def _best(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def _published(value: Value | None, decimals: int) -> str:
-    return _NOTHING if value is None else f"{value[0]:.{decimals}f} ± {value[1]:.{decimals}f}"
+    return NOTHING if value is None else f"{value[0]:.{decimals}f} ± {value[1]:.{decimals}f}"
 
 
-def _own(summary: Summary, decimals: int) -> str:
-    """Mean ± standard deviation and in parentheses the number of seeds; one seed has no spread."""
-    if not summary.has_run:
-        return _NOT_RUN
-    if summary.error is not None:
-        return _FAILED
-    if not summary.is_known:
-        return _NOTHING
-    spread = f" ± {summary.spread:.{decimals}f}" if summary.count > 1 else ""
-    return f"{summary.mean:.{decimals}f}{spread} ({summary.count})"
+def _not_run(rows: Sequence[Row]) -> list[str]:
+    """Why rows have no number, a line for each data set."""
+    planned, said = {run.key for run in every_run()}, []
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        own = [row for row in rows if row.dataset == dataset]
+        absent = absent_files(dataset) if dataset in DATASETS else []
+        if absent:
+            said.append(f"Not run: {DATASETS[dataset].title}, for {', '.join(absent)} could not be fetched here.")
+        elif any(row.run("fast", 0).key in planned for row in own):
+            said.append(f"Not run, for the campaign has not come to them: {', '.join(row.label for row in own)}.")
+    return said
+
+
+def _beside(table: PaperTable, records: Sequence[Record]) -> list[str]:
+    """The rows to hold a table against, a line for each data set."""
+    said = []
+    for dataset in dict.fromkeys(row.dataset for row in table.beside):
+        known = []
+        for row in (row for row in table.beside if row.dataset == dataset):
+            told = {metric: summarise(matching(records, row, "fast"), metric) for metric in table.metrics}
+            values = [
+                f"{value.mean:.{table.digits(metric)}f}{STALE if value.is_stale else ''}"
+                for metric, value in told.items()
+                if value.is_known
+            ]
+            known += [f"{row.label} {' / '.join(values)}"] if values else []
+        if known:
+            said.append(f"{DATASETS[dataset].title} otherwise (MSE / NLL): {'; '.join(known)}.")
+    return said

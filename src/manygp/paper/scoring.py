@@ -27,7 +27,7 @@ from manygp.paper.datasets import Dataset
 from manygp.paper.models import Factory, build, find_model
 from manygp.paper.predictions import save_predictions
 from manygp.paper.problem import Problem, values_of
-from manygp.paper.records import METRICS, Record, Run, write_record
+from manygp.paper.records import METRICS, Record, Run, claim, write_record
 from manygp.paper.settings import COORDINATES
 from manygp.variational import NaturalPosterior, TensorNormal
 from manygp.variational.kronecker import NaturalKronecker
@@ -42,8 +42,10 @@ _NEW_OUTPUT_VARIANCE = 0.1
 _NATURAL = (NaturalPosterior, NaturalKronecker, TensorNormal)
 
 
-def carry_out(run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool) -> Record:
-    """Carry a run out and write its record; what goes wrong is recorded too.
+def carry_out(
+    run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool, sources: str | None = None
+) -> Record | None:
+    """Carry a run out and write its record; what goes wrong is recorded too. None if another process is at it.
 
     Parameters
     ----------
@@ -55,7 +57,16 @@ def carry_out(run: Run, dataset: Dataset, factory: Factory | None, folder: Path,
         Where the record goes.
     keep
         Whether to save predictions beside the record, for figures.
+    sources
+        Digest of the model's sources.
     """
+    with claim(run.path(folder)) as is_ours:
+        return _carried_out(run, dataset, factory, folder, keep, sources) if is_ours else None
+
+
+def _carried_out(
+    run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool, sources: str | None
+) -> Record:
     record: Record = {
         "dataset": run.dataset,
         "model": run.model,
@@ -64,11 +75,14 @@ def carry_out(run: Run, dataset: Dataset, factory: Factory | None, folder: Path,
         "settings": run.settings,
         "metrics": dict.fromkeys(METRICS),
         "train_seconds": None,
+        "cpu_seconds": None,
+        "score_seconds": None,
         "epochs": None,
         "num_parameters": None,
         "peak_memory_mb": None,
         "versions": versions(),
         "commit": commit(),
+        "sources": sources,
         "machine": machine(),
     }
     try:
@@ -91,20 +105,23 @@ def _outcome(run: Run, dataset: Dataset, factory: Factory | None, folder: Path |
     with warnings.catch_warnings():
         # Notes for people at a terminal; a record has no place for them.
         warnings.simplefilter("ignore")
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         _fit(model, problem, settings)
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - worked
         if getattr(getattr(model, "history_", None), "stop_reason", "") == "interrupted":
             # A model keeps what it learnt before Ctrl-C, but that is no result.
             raise KeyboardInterrupt
         new = _new_outputs(model, problem, settings) if problem.has_new_outputs else None
         metrics = _metrics(model, problem, new, run.seed)
+        score_seconds = time.process_time() - worked - cpu_seconds
         if folder is not None:
             save_predictions(folder / "predictions" / f"{run.key}.npz", model, problem, new)
     history = getattr(model, "history_", ())
     return {
         "metrics": metrics,
         "train_seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "score_seconds": score_seconds,
         "epochs": len(history) or None,
         "num_parameters": _num_parameters(model),
         "peak_memory_mb": _peak_memory_mb(),

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manygp.paper.published import TIME
-from manygp.paper.records import Record
+from manygp.paper.campaign import state_of
+from manygp.paper.published import MINUTES, TIME
+from manygp.paper.records import Record, Run
 from manygp.paper.tables import Row
 
 __all__ = ["Summary", "matching", "summarise"]
@@ -26,6 +27,8 @@ class Summary:
         What the failed runs said, if some failed and none succeeded.
     has_run
         Whether there is any record.
+    is_stale
+        Whether the sources of the model have changed since one of the records was made.
     """
 
     mean: float
@@ -33,6 +36,7 @@ class Summary:
     count: int
     error: str | None
     has_run: bool
+    is_stale: bool
 
     @property
     def is_known(self) -> bool:
@@ -53,13 +57,18 @@ def summarise(records: Sequence[Record], metric: str) -> Summary:
     mean = float(np.mean(values)) if values else float("nan")
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     errors = [record["error"] for record in records if "error" in record]
-    return Summary(mean, spread, len(values), errors[0] if errors and not finished else None, bool(records))
+    is_stale = any(state_of(Run.of(record), record) == "stale" for record in records)
+    return Summary(mean, spread, len(values), errors[0] if errors and not finished else None, bool(records), is_stale)
 
 
 def _value(record: Record, metric: str) -> float | None:
-    if metric == TIME:
+    if metric in (TIME, MINUTES):
+        # On a busy machine the clock tells of the others; the work of one thread is what it is.
+        seconds = float(record["cpu_seconds"] if record["cpu_seconds"] is not None else record["train_seconds"])
+        if metric == MINUTES:
+            return seconds / 60.0
         # A model that is solved rather than trained has no epochs to divide by.
-        return record["train_seconds"] / record["epochs"] if record["epochs"] else None
+        return seconds / record["epochs"] if record["epochs"] else None
     value = record["metrics"][metric]
     # JSON has no infinity; a record writes it as text.
     return None if value is None else float(value)

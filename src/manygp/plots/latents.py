@@ -1,5 +1,6 @@
 """The latent map: outputs that behave alike lie close together."""
 
+import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ __all__ = ["plot_latents"]
 
 # Okabe and Ito's palette, and two greys.
 _GROUPS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000", "#777777", "#bbbbbb")
+# Characters of the title above one panel.
+_TITLE_WIDTH = 40
 
 
 def plot_latents(
@@ -68,7 +71,15 @@ def plot_latents(
                 for colour, group in zip(_GROUPS, np.unique(values), strict=False):
                     chosen = plane[values == group]
                     axis.scatter(chosen[:, 0], chosen[:, 1], s=area, color=colour, lw=0, label=group)
-                axis.legend(title=name)
+                axis.legend(
+                    title=name,
+                    loc="lower left",
+                    bbox_to_anchor=(0.0, 1.0),
+                    ncols=5,
+                    markerscale=max(1.0, 5.0 / area**0.5),
+                    columnspacing=1.0,
+                    handletextpad=0.1,
+                )
                 continue
             drawn = axis.scatter(plane[:, 0], plane[:, 1], c=values, s=area, cmap=VALUES, lw=0)
             bar = figure.colorbar(drawn, ax=axis, location="top", aspect=30, shrink=0.9, pad=0.02)
@@ -80,7 +91,7 @@ def plot_latents(
             axis.grid()
         axes[0, 0].set_ylabel(f"second principal axis ({100 * shares[1]:.0f}%)")
         if title:
-            figure.suptitle(title)
+            figure.suptitle(textwrap.fill(title, _TITLE_WIDTH * count))
     return figure
 
 

@@ -14,6 +14,8 @@ __all__ = ["plot_map"]
 
 # Characters of a line above a panel.
 _TITLE_WIDTH = 30
+# Cells of a grid for each place in it, at most.
+_SPARSEST = 5
 
 
 def plot_map(
@@ -43,7 +45,8 @@ def plot_map(
     uncertainty
         More panels, such as standard deviations, on a colour scale of their own.
     error
-        More panels, such as prediction less truth, on a scale of two colours around zero.
+        More panels, such as prediction less truth, on a scale of two colours around zero. Where errors or uncertainties
+        have names of panels, each name has a row: value, error, uncertainty.
     unit
         Unit of all values, for the colour bars.
     title
@@ -56,7 +59,7 @@ def plot_map(
     Returns
     -------
     Figure
-        One row of up to four panels, or rows of three.
+        A row for each name, or one row of up to four panels, or rows of three.
     """
     if hasattr(longitude, "dims"):
         longitude, latitude, panels, spread, found = _of_field(longitude)
@@ -74,31 +77,44 @@ def plot_map(
     count = sum(map(len, groups))
     if not count:
         raise DataError("No panel was given; give at least one array of values by its title.")
-    # Few panels stand in one row; many wrap, and then the uncertainties start a row of their own.
-    columns = count if count <= 4 else 3
-    rows = 1 if count <= 4 else sum(-(-len(group) // columns) for group in groups)
+    is_table = any(name in values for name in (*spreads, *errors))
+    if is_table:
+        names = list(dict.fromkeys(name for group in groups for name in group))
+        rows, columns = len(names), len(groups)
+    else:
+        # Few panels stand in one row; many wrap, and then the uncertainties start a row of their own.
+        columns = count if count <= 4 else 3
+        rows = 1 if count <= 4 else sum(-(-len(group) // columns) for group in groups)
     # A degree of longitude is shorter than one of latitude by the cosine of the latitude.
     globe = axis_labels is None
     stretch = 1.0 / np.cos(np.deg2rad(np.clip((north.min() + north.max()) / 2, -75, 75))) if globe else 1.0
     labels = axis_labels or ("longitude, °E", "latitude, °N")
     area = size if size is not None else float(np.clip(16_000 / max(len(east), 1), 3, 60))
-    height = _panel_height(east, north, stretch)
-    with canvas(rows, columns, 3.5, height, sharex=True, sharey=True) as (figure, axes):
+    # Wide maps in a table would be low.
+    is_wide = _panel_height(east, north, stretch, 1.0) < 0.8
+    width = (3.8 if is_wide else 2.6) if is_table else 3.5
+    height = _panel_height(east, north, stretch, width - 0.5) + (0.6 if is_table else 1.9)
+    with canvas(rows, columns, width, height, sharex=True, sharey=True) as (figure, axes):
         flat = list(axes.flat)
         start = 0
-        for group in groups:
-            name = "error" if group is errors else "standard deviation" if group is spreads else ""
+        for column, group in enumerate(groups):
+            kind = "error" if group is errors else "standard deviation" if group is spreads else ""
             style = {"s": area, "cmap": SIGNED if group is errors else WARM if group is spreads else VALUES}
-            label = ", ".join(filter(None, (name, unit)))
-            _draw_group(figure, flat[start : start + len(group)], (east, north), group, style, label)
-            start += len(group) if rows == 1 else columns * -(-len(group) // columns)
+            label = textwrap.fill(", ".join(filter(None, (kind, unit))), _TITLE_WIDTH)
+            if is_table:
+                drawn_on = [axes[names.index(name), column] for name in group]
+            else:
+                drawn_on = flat[start : start + len(group)]
+                start += len(group) if rows == 1 else columns * -(-len(group) // columns)
+            _draw_group(figure, drawn_on, (east, north), group, style, label, bar=axes[:, column] if is_table else None)
         limits = axes[0, 0].get_xlim(), axes[0, 0].get_ylim()
         for axis in flat:
             if globe and axis.has_data():
                 _draw_coasts(axis, limits)
             axis.set_aspect(stretch)
             axis.set_visible(axis.has_data())
-            axis.set_xlabel(labels[0])
+            if not is_table or axis in axes[-1]:
+                axis.set_xlabel(labels[0])
         for axis in axes[:, 0]:
             axis.set_ylabel(labels[1])
         if title:
@@ -131,17 +147,32 @@ def _of_field(field: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any], dic
 
 
 def _as_grid(east: NDArray[np.float64], north: NDArray[np.float64], values: NDArray[np.float64]) -> Any:
-    """Coordinates and values of filled cells, where places are on an even grid that they fill for the most part."""
-    x, column = np.unique(east, return_inverse=True)
-    y, row = np.unique(north, return_inverse=True)
-    if min(len(x), len(y)) < 2 or len(east) < 0.5 * len(x) * len(y):
+    """Coordinates and values of filled cells, where places are on an even grid that they fill in good part."""
+    x, column = _on_lattice(east)
+    y, row = _on_lattice(north)
+    if min(len(x), len(y)) < 2 or _SPARSEST * len(east) < len(x) * len(y):
         return None
-    for steps in (np.diff(x), np.diff(y)):
-        if steps.max() > 1.05 * steps.min():
-            return None
-    field = np.full((len(y), len(x)), np.nan)
+    here = np.zeros((len(y), len(x)), dtype=np.bool_)
+    here[row, column] = True
+    if (here[1:] & here[:-1]).sum() + (here[:, 1:] & here[:, :-1]).sum() < len(east) / 2:
+        # Places that do not touch are easier to see as dots.
+        return None
+    field = np.full(here.shape, np.nan)
     field[row, column] = values
     return x, y, np.ma.masked_invalid(field)
+
+
+def _on_lattice(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Even steps that hold all values, and the step of each; nothing if there are no such steps."""
+    known = np.unique(values.round(6))
+    if len(known) < 2:
+        return known, np.zeros(len(values), dtype=np.int64)
+    step = float(np.diff(known).min())
+    position = (values - known[0]) / step
+    if np.abs(position - position.round()).max() > 0.05:
+        return known[:0], np.zeros(0, dtype=np.int64)
+    index = position.round().astype(np.int64)
+    return known[0] + step * np.arange(index.max() + 1), index
 
 
 def _draw_coasts(axis: Axes, limits: Any) -> None:
@@ -158,10 +189,10 @@ def _draw_coasts(axis: Axes, limits: Any) -> None:
     axis.set_ylim(limits[1])
 
 
-def _panel_height(east: NDArray[np.float64], north: NDArray[np.float64], stretch: float) -> float:
-    """Inches for a panel with its title and colour bar, so that the map fills its width."""
+def _panel_height(east: NDArray[np.float64], north: NDArray[np.float64], stretch: float, width: float) -> float:
+    """Inches of a map that fills its width."""
     shape = stretch * (np.ptp(north) + 1.0) / (np.ptp(east) + 1.0)
-    return float(np.clip(3.0 * shape, 1.5, 6.0)) + 1.9
+    return float(np.clip(width * shape, 0.5 * width, 2.0 * width))
 
 
 def _checked(panels: Mapping[str, ArrayLike], count: int) -> dict[str, NDArray[np.float64]]:
@@ -176,8 +207,9 @@ def _draw_group(
     group: dict[str, NDArray[np.float64]],
     style: dict[str, Any],
     label: str,
+    bar: Any = None,
 ) -> None:
-    """Panels that share a colour scale, and their colour bar."""
+    """Panels that share a colour scale, and their colour bar, below these axes or all of theirs."""
     if not group:
         return
     everything = np.concatenate(list(group.values()))
@@ -196,14 +228,15 @@ def _draw_group(
             axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)
             drawn = axis.scatter(place[0][seen], place[1][seen], c=values[seen], s=style["s"], lw=0, **colours)
         axis.set_title(textwrap.fill(name, _TITLE_WIDTH, break_on_hyphens=False), fontsize="medium")
-    shrink = 0.9 if len(axes) == 1 else 0.5
+    shrink = 0.9 if len(axes) == 1 or bar is not None else 0.5
+    count = 1 if bar is not None else min(len(axes), 4)
     figure.colorbar(
         drawn,
-        ax=axes,
+        ax=axes if bar is None else list(bar),
         label=label,
         location="bottom",
         shrink=shrink,
-        aspect=28 * shrink * min(len(axes), 4),
+        aspect=28 * shrink * count,
         pad=0.02,
         extend="both",
     )

@@ -10,7 +10,7 @@ import pytest
 from manygp.errors import DataError, SettingError
 from manygp.paper import DATASETS, find_dataset
 from manygp.paper.counts import load_prostate, most_variable
-from manygp.paper.fields import load_copernicus
+from manygp.paper.fields import load_copernicus, load_sarcos_published
 from manygp.paper.files import DataFile, checksum, download, find, place, state
 from manygp.paper.problem import values_of
 
@@ -49,7 +49,7 @@ def test_a_seed_chooses_the_split() -> None:
 
 
 def test_every_dataset_of_the_paper_and_its_stand_ins_are_there() -> None:
-    assert set(DATASETS) >= {*SHAPES, "copernicus", "prostate"}
+    assert set(DATASETS) >= {*SHAPES, "copernicus", "prostate", "sarcos-published"}
     with pytest.raises(SettingError, match="choose one of: eeg"):
         find_dataset("egg")
 
@@ -98,27 +98,78 @@ def test_offline_says_which_file_to_put_where(nowhere: Path, monkeypatch: pytest
     with pytest.raises(DataError, match=r"put it as some\.bin into .*cache/manygp \(or a folder .* MANYGP_DATA\)"):
         find(DataFile("some.bin", absent, "a test"))
     monkeypatch.setenv("MANYGP_DATA", str(nowhere))
-    with pytest.raises(DataError, match=r"copernicus_thetao_uk\.nc cannot be downloaded without an account; put it as"):
-        DATASETS["copernicus"].load(0)
+    with pytest.raises(DataError, match=r"another\.h5ad cannot be downloaded without an account; put it as"):
+        find(DataFile("another.h5ad", None, "a test"))
 
 
-def test_copernicus_is_read_and_half_of_the_sea_is_unseen(tmp_path: Path) -> None:
-    netcdf = pytest.importorskip("netCDF4")
-    path = tmp_path / "sea.nc"
-    with netcdf.Dataset(path, "w") as file:
-        for name, size in (("time", 25), ("depth", 1), ("latitude", 4), ("longitude", 6)):
-            file.createDimension(name, size)
-            file.createVariable(name, "f8", (name,))[:] = np.arange(size)
-        values = np.random.default_rng(0).normal(10.0, 2.0, (25, 1, 4, 6))
-        field = np.ma.masked_array(values, mask=np.zeros(values.shape, dtype=bool))
-        field[:, :, 0, :2] = np.ma.masked
-        file.createVariable("thetao", "f4", ("time", "depth", "latitude", "longitude"))[:] = field
-    problem = load_copernicus(path, 0)
-    assert problem.train.Y.shape == problem.test.Y.shape == (24, 11)
+def _write(path: Path, **arrays: np.ndarray) -> Path:
+    """An HDF5 file in the layout of the authors' repository."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name.replace("__", "/")] = values
+    return path
+
+
+def _halves(rng: np.random.Generator, n: int, p: int) -> dict[str, np.ndarray]:
+    mask = rng.random((n, p)) < 0.5
+    values = rng.normal(size=(n, p))
+    parts = {"train__train": mask, "test__test": ~mask}
+    return {
+        f"{name}_{what}": np.where(part, values, 0.0) if what == "Y" else part
+        for name, part in parts.items()
+        for what in ("Y", "mask")
+    }
+
+
+def test_copernicus_has_places_of_known_and_of_new_outputs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"all_X": np.linspace(-1, 1, 24)[:, None]}
+    for part, size in (("train", 11), ("test", 7)):
+        arrays[f"{part}__{part}_Y"] = rng.normal(size=(24, size))
+        arrays[f"{part}__{part}_mask"] = np.ones((24, size), dtype=bool)
+        arrays[f"cm_oe_spatial_coords__{part}_sc"] = rng.normal(size=(size, 2))
+    problem = load_copernicus(_write(tmp_path / "sea.h5", **arrays))
+    assert problem.train.Y.shape == (24, 11)
+    assert problem.test.Y.shape == (24, 7)
+    assert problem.has_new_outputs
     assert not set(problem.train.output_names) & set(problem.test.output_names)
     assert problem.coordinates is not None
-    np.testing.assert_allclose(problem.coordinates.mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(problem.center + problem.scale * problem.train.Y.mean(), 10.0, atol=1.0)
+    assert problem.new_coordinates is not None
+    np.testing.assert_array_equal(problem.coordinates, arrays["cm_oe_spatial_coords__train_sc"])
+    np.testing.assert_array_equal(problem.new_coordinates, arrays["cm_oe_spatial_coords__test_sc"])
+    assert (problem.unit, problem.center, problem.scale) == ("standard deviations", 0.0, 1.0)
+    told = arrays | {"stats__mean": np.array(11.0), "stats__std": np.array([3.0])}
+    problem = load_copernicus(_write(tmp_path / "told.h5", **told))
+    assert (problem.unit, problem.center, problem.scale) == ("°C", 11.0, 3.0)
+    wrong = {"cm_oe_spatial_coords__train_sc": arrays["cm_oe_spatial_coords__test_sc"]}
+    path = _write(tmp_path / "wrong.h5", **arrays | wrong)
+    with pytest.raises(DataError, match=r"coordinates of shape \(7, 2\) for 11 outputs"):
+        load_copernicus(path)
+
+
+def test_the_published_split_of_the_arm(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"all_X": rng.normal(size=(30, 21)), **_halves(rng, 30, 7)}
+    problem = load_sarcos_published(_write(tmp_path / "sarcos.h5", **arrays))
+    assert problem.train.X.shape == (30, 21)
+    assert problem.train.output_names[0] == "torque 1"
+    assert problem.train.num_observed + problem.test.num_observed == 210
+    np.testing.assert_array_equal(~np.isnan(values_of(problem.train)), arrays["train__train_mask"])
+
+
+def test_the_checksum_of_the_first_copy_holds_from_then_on(nowhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = nowhere / "source.bin"
+    source.write_bytes(b"some data")
+    file = DataFile("some.bin", source.as_uri(), "a test")
+    path = find(file)
+    assert f"holds from now on: {checksum(source)}" in caplog.text
+    assert state(file) == "whole"
+    caplog.clear()
+    assert find(file) == path
+    assert not caplog.records
+    path.write_bytes(b"other")
+    assert state(file) == "damaged"
 
 
 def test_prostate_is_filtered_as_published(tmp_path: Path) -> None:
@@ -158,10 +209,27 @@ def test_prostate_is_filtered_as_published(tmp_path: Path) -> None:
     assert np.all(np.diff(problem.train.X[:, 0]) > 0)
 
 
-def test_most_variable_genes() -> None:
+def test_the_most_variable_genes_are_those_of_the_seurat_flavour() -> None:
+    """Against the recipe as scanpy documents it, gene by gene, on log-normalised counts that are taken back."""
     from scipy import sparse
 
     rng = np.random.default_rng(0)
-    counts = rng.poisson(5.0, (60, 8)).astype(float)
-    counts[:, 3] = rng.poisson(np.where(np.arange(60) < 30, 1.0, 40.0))
-    assert 3 in most_variable(sparse.csr_matrix(counts), 2)
+    rate = rng.gamma(0.6, 4.0, 200) * rng.gamma(3.0, 1 / 3, (120, 1))
+    rate[:, ::7] *= np.where(np.arange(120) < 40, 0.2, 3.0)[:, None]
+    counts = rng.poisson(rate)
+    counts[:, 5] = 0  # a gene that is nowhere is not variable
+    totals = counts.sum(axis=1)
+    logs = np.log1p(counts / totals[:, None] * np.median(totals))
+    mean, variance = np.expm1(logs).mean(axis=0), np.expm1(logs).var(axis=0, ddof=1)
+    place = np.log1p(mean)
+    edges = np.linspace(place.min(), place.max(), 21)
+    scores = {}
+    for gene in np.flatnonzero(variance):
+        bin_of = np.clip(np.searchsorted(edges, place, side="left"), 1, 20)
+        alike = [other for other in np.flatnonzero(variance) if bin_of[other] == bin_of[gene]]
+        values = np.log(variance[alike] / mean[alike])
+        own = np.log(variance[gene] / mean[gene])
+        scores[int(gene)] = 1.0 if len(alike) == 1 else (own - values.mean()) / values.std(ddof=1)
+    best = sorted(sorted(scores, key=scores.__getitem__, reverse=True)[:25])
+    assert most_variable(sparse.csr_matrix(counts), 25).tolist() == best
+    assert most_variable(sparse.csr_matrix(counts), len(scores)).tolist() == sorted(scores)

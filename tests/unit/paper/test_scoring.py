@@ -11,6 +11,7 @@ import pytest
 from manygp.data import Grid
 from manygp.estimators import ESTIMATORS
 from manygp.paper import Dataset, Problem, Run
+from manygp.paper.models import find_model
 from manygp.paper.predictions import read_predictions
 from manygp.paper.scoring import carry_out, count_parameters
 
@@ -52,6 +53,7 @@ def _slide(seed: int) -> Problem:
 def _record(folder: Path, problem: Any, model: str = "tlvmogp", **settings: Any) -> dict[str, Any]:
     run = Run("some", model, "fast", 0, (QUICK if model == "tlvmogp" else QUICK_COMPONENTS) | settings)
     record = carry_out(run, Dataset("some", "Some", problem), None, folder, keep=True)
+    assert record is not None
     assert "error" not in record, record["error"]
     assert np.isfinite(
         [record["metrics"][f"{part}_{name}"] for part in ("test", "train") for name in ("mse", "nll")]
@@ -68,9 +70,10 @@ def _record(folder: Path, problem: Any, model: str = "tlvmogp", **settings: Any)
     "settings",
     [
         {"latent_prior_mean": "coordinates", "latent_prior_variance": 0.01},
+        {"latent_prior_mean": "coordinates", "latent_prior_variance": 0.01, "num_neighbors": 6},
         {"latent_prior_mean": None, "coordinate_system": "sphere"},
     ],
-    ids=["published protocol", "latents over the globe"],
+    ids=["published protocol", "with neighbours", "latents over the globe"],
 )
 def test_new_outputs_from_where_they_are(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert _record(tmp_path, _sea, **settings)["new_mean"].shape == (8, 15)
@@ -79,6 +82,18 @@ def test_new_outputs_from_where_they_are(tmp_path: Path, settings: dict[str, Any
 def test_new_outputs_of_a_sum_of_separable_kernels(tmp_path: Path) -> None:
     settings = {"latent_prior_mean": "coordinates", "latent_prior_variance": 0.01}
     assert _record(tmp_path, _sea, "gs-lvmogp", **settings)["new_mean"].shape == (8, 15)
+
+
+def test_a_plain_method_says_what_is_between_places(tmp_path: Path) -> None:
+    run = Run("some", "interpolation", "fast", 0, {"coordinate_system": "sphere"})
+    record = carry_out(run, Dataset("some", "Some", _sea), find_model("interpolation"), tmp_path, keep=True)
+    assert record is not None
+    assert "error" not in record, record["error"]
+    assert record["metrics"]["test_mse"] < _sea(0).test.Y.var()
+    assert 0.5 < record["metrics"]["coverage90"] <= 1.0
+    saved = read_predictions(tmp_path / "predictions" / f"{run.key}.npz")
+    assert saved is not None
+    assert saved["new_std"].shape == (8, 15)
 
 
 @pytest.mark.parametrize("model", ["tlvmogp", "gs-lvmogp"])
@@ -90,6 +105,7 @@ def test_counts_with_components_as_prior_means(tmp_path: Path, model: str) -> No
 def test_a_word_without_meaning_is_a_failed_run(tmp_path: Path) -> None:
     run = Run("some", "tlvmogp", "fast", 0, QUICK | {"latent_prior_mean": "coordinates"})
     record = carry_out(run, Dataset("some", "Some", _slide), None, tmp_path, keep=False)
+    assert record is not None
     assert "latent_prior_mean='coordinates' has no meaning" in record["error"]
 
 

@@ -132,6 +132,30 @@ def test_map_refuses_what_does_not_fit() -> None:
         plot_map([], [], {"t": []})
 
 
+def test_a_grid_with_holes_is_filled_cells():
+    east, north = (part.ravel() for part in np.meshgrid(np.arange(6) / 10, 50 + np.arange(8) / 5))
+    land = (np.arange(48) % 5 < 3) & (np.abs(north - 50.8) > 0.01)
+    axis = plot_map(east[land], north[land], {"t": north[land]}).axes[0]
+    (mesh,) = axis.collections
+    assert type(mesh).__name__ == "QuadMesh"
+    field = mesh.get_array()
+    assert field.shape == (8, 6)
+    assert field.count() == land.sum()
+    assert field.mask[4].all()
+
+
+def test_models_have_a_row_each_of_value_error_and_uncertainty():
+    east, north = (part.ravel() for part in np.meshgrid(np.arange(3.0), np.arange(4.0)))
+    values = {"truth": east, "a": east + 1, "b": east}
+    errors, spreads = {"a": east * 0 + 1, "b": east * 0}, {"a": east + 2}
+    figure = plot_map(east, north, values, error=errors, uncertainty=spreads, unit="K")
+    maps = [axis for axis in figure.axes if axis.get_label() != "<colorbar>"]
+    assert len(maps) == 9
+    titles = [axis.get_title(loc="left") if axis.get_visible() else None for axis in maps]
+    assert titles == ["truth", None, None, "a", "a", "a", "b", "b", None]
+    assert rendered(figure)
+
+
 def test_latents_are_drawn_along_their_principal_axes() -> None:
     latents = RNG.standard_normal((40, 3)) * [0.1, 5.0, 1.0]
     figure = plot_latents(latents, {"latitude": np.arange(40), "altitude": np.arange(40)}, title="stations")
