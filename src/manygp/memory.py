@@ -45,19 +45,25 @@ class Allotment(TorchDispatchMode):
         super().__init__()
         self.num_bytes, self.operations = num_bytes, operations
         # What operations on given shapes ask for: most occur many times.
-        self._asked: dict[tuple[Any, str], int] = {}
+        self._asked: dict[Any, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.operations -= 1
-        shapes = tree_map_only(Tensor, lambda tensor: (tensor.shape, tensor.dtype), (args, kwargs))
-        key = func, repr(shapes)
+        key = func, _shapes(args), _shapes(tuple(kwargs.items()))
         if key not in self._asked:
             self._asked[key] = _result_bytes(func, args, kwargs)
         asked = self._asked[key]
         if asked > self.num_bytes or self.operations < 0:
             raise TooLarge(asked)
         return func(*args, **kwargs)
+
+
+def _shapes(value: Any) -> Any:
+    """Shapes and kinds of tensors, however deep they are in lists, and all else as it is, as something to look up."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return tuple(map(_shapes, value)) if isinstance(value, list | tuple) else (type(value), value)
 
 
 def _result_bytes(func: Any, args: Any, kwargs: dict[str, Any]) -> int:

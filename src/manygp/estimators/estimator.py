@@ -58,7 +58,7 @@ _AUTO_DRAWS = 20
 class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
-    A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
+    A leaf is a dataclass of its settings, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
     names the `Config` that builds its model.
 
     Attributes
@@ -75,7 +75,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         Exposure of the inputs, or of the observed cells of a list, given or estimated, if there was one.
     """
 
-    num_samples: int | str
+    # Draws of the predictive mixture: one component says it all, unless there are latent vectors to draw.
+    num_samples: int | str = 1
     dtype: Any
     device: Any
     random_state: Any
