@@ -19,6 +19,7 @@ from manygp.linalg import (
     projected,
     safe_cholesky,
     squared_norms,
+    sure_cholesky,
     symmetrize,
     triangular_gram,
     triangular_inverse,
@@ -99,6 +100,7 @@ def test_without_a_look_factors_are_the_same_or_repaired(rng):
     assert torch.equal(found[0], torch.linalg.cholesky(good[0]))
     assert_close(found[1] @ found[1].T, spoilt[1])
     assert torch.equal(unseen_cholesky(good), safe_cholesky(good))
+    assert torch.equal(sure_cholesky(good), safe_cholesky(good))
 
 
 def test_triangular_inverse(rng):

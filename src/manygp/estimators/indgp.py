@@ -15,6 +15,7 @@ from manygp.estimators.config import Config
 from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_scale, with_fixed_noise
 from manygp.estimators.settings import (
     check_choice,
+    check_inducing,
     check_size,
     resolve_device,
     resolve_dtype,
@@ -251,6 +252,7 @@ class IndGP(TrainedEstimator):
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
+        check_inducing(self.num_inducing, *self._places(table))
         survey = self._survey(table, rng)
         self._check_likelihood(survey.likelihood, table)
         scaling, found, m = self._scaling(survey), None, given(self.num_inducing, None)

@@ -43,7 +43,7 @@ BOUNDS = ("standard", "tight")
 NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
-_NEIGHBORS, _LEAST_CELLS = 48, 300
+_NEIGHBORS, _LEAST_CELLS = 48, 500
 # What a trained model with neighbours is asked about: stretches of outputs, as long as those of the table within these
 # shares of the inputs, and scattered cells; so many in all, and such a share at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, (0.07, 0.3), 0.05
@@ -72,7 +72,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 300 observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 500 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
