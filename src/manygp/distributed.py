@@ -13,15 +13,12 @@ import atexit
 import math
 import os
 import pickle
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +29,7 @@ from manygp.errors import RankError, SettingError
 from manygp.estimators import TLVMOGP
 from manygp.estimators.estimator import Estimator
 from manygp.exchange import Exchange
+from manygp.training.interrupts import noted
 from manygp.training.journal import Journal, State
 
 __all__ = ["RankExchange", "Traffic", "fit", "is_first"]
@@ -41,8 +39,6 @@ Made = TypeVar("Made")
 
 # How long ranks wait for one that lives: the first looks at the whole table before it begins.
 _PATIENCE = timedelta(hours=2)
-# What asks a rank to end; not every system has all of them.
-_REQUESTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def is_first() -> bool:
@@ -222,24 +218,9 @@ class RankExchange(Exchange):
             self.traffic.row_bytes += total.nbytes
             rows.copy_(total)
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Note Ctrl-C, SIGTERM and SIGHUP, so that all ranks end at the same step; the second of them ends this one."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._requests.came.append(number)
-            if len(self._requests.came) > 1:
-                raise KeyboardInterrupt
-
-        handlers = {number: signal.signal(number, note) for number in _REQUESTS}
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """Note what asks this rank to end, so that all ranks end at the same step."""
+        return noted(self._requests.came)
 
     def _totals(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Sums over all ranks, in one buffer."""

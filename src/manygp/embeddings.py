@@ -81,6 +81,11 @@ def _linear(width: int, height: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
+def _unit(vector: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+    """x / |x|, by few operations, as there are many of them."""
+    return vector / vector.norm().clamp_min(1e-12)
+
+
 class SpectralLinear(nn.Module):
     """Linear layer whose spectral norm is held at or below a bound by power iteration (algorithm 1).
 
@@ -103,9 +108,12 @@ class SpectralLinear(nn.Module):
     @torch.no_grad()
     def iterate(self, num_iterations: int = 1) -> None:
         """Improve the leading singular vectors: u ← A v / |A v|, v ← Aᵀ u / |Aᵀ u|."""
+        u, v, weight, transposed = self.u, self.v, self.weight, self.weight.T
         for _ in range(num_iterations):
-            self.u.copy_(nn.functional.normalize(self.weight @ self.v, dim=0))
-            self.v.copy_(nn.functional.normalize(self.weight.T @ self.u, dim=0))
+            u = _unit(weight @ v)
+            v = _unit(transposed @ u)
+        self.u.copy_(u)
+        self.v.copy_(v)
 
     def bounded_weight(self) -> Float[Tensor, "d d"]:
         """The weight in use: A, or c A / σ where its norm estimate σ exceeds the bound c."""

@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +13,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from manygp.errors import SettingError
 
-__all__ = ["Allotment", "TooLarge", "bytes_in_words", "check_memory", "total_memory"]
+__all__ = ["Allotment", "TooLarge", "bytes_in_words", "check_memory", "foreseen", "total_memory"]
+
+# The share of the memory that one result of a fit may take: what is learnt needs as much again for gradients and twice
+# as much for Adam.
+_LARGEST_SHARE = 0.25
 
 
 class TooLarge(Exception):
@@ -39,13 +45,12 @@ class Allotment(TorchDispatchMode):
         super().__init__()
         self.num_bytes, self.operations = num_bytes, operations
         # What operations on given shapes ask for: most occur many times.
-        self._asked: dict[tuple[Any, str], int] = {}
+        self._asked: dict[Any, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.operations -= 1
-        shapes = tree_map_only(Tensor, lambda tensor: (tensor.shape, tensor.dtype), (args, kwargs))
-        key = func, repr(shapes)
+        key = func, _shapes(args), _shapes(tuple(kwargs.items()))
         if key not in self._asked:
             self._asked[key] = _result_bytes(func, args, kwargs)
         asked = self._asked[key]
@@ -54,16 +59,37 @@ class Allotment(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _shapes(value: Any) -> Any:
+    """Shapes and kinds of tensors, however deep they are in lists, and all else as it is, as something to look up."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    return tuple(map(_shapes, value)) if isinstance(value, list | tuple) else (type(value), value)
+
+
 def _result_bytes(func: Any, args: Any, kwargs: dict[str, Any]) -> int:
     """Bytes of the tensors that an operation returns; 0 where that depends on values."""
-    args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
-    if "device" in kwargs:
-        kwargs["device"] = torch.device("meta")
     try:
+        args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("meta")
         results = tree_leaves(func(*args, **kwargs))
     except (RuntimeError, NotImplementedError, TypeError):
         return 0
     return sum(result.numel() * result.element_size() for result in results if isinstance(result, Tensor))
+
+
+@contextmanager
+def foreseen(what: str, advice: str, device: torch.device | None = None) -> Iterator[None]:
+    """Refuse work in a block of which one result would take too much of the memory, before it is asked for."""
+    memory = total_memory(device)
+    try:
+        with Allotment(_LARGEST_SHARE * memory):
+            yield
+    except TooLarge as error:
+        raise SettingError(
+            f"{what} has a part of {bytes_in_words(error.num_bytes)}, and there are {bytes_in_words(memory)} of memory "
+            f"in all: {advice}."
+        ) from error
 
 
 def total_memory(device: torch.device | None = None) -> float:

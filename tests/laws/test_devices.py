@@ -16,9 +16,9 @@ from manygp.training.step import take_step
 from manygp.variational import CellBatch, Groups
 
 # How often a step looks at what its device has found. Gaussian noise: whether Kuu could be factorised, with how much
-# errors of it weigh, and whether q(v) could. Other likelihoods: the same two, which cells are not log-concave, which
-# say too much, whether the next q(v) could be factorised, and whether it is too far. Neighbours: three factorisations.
-LOOKS = {"gaussian": 2, "pooled-gaussian": 2, "poisson": 6, "student-t": 6, "neighbours": 3}
+# errors of it weigh. Other likelihoods: the first, which cells are not log-concave, which say too much, whether the
+# next q(v) could be factorised, and whether it is too far. Neighbours: whether Kuu and groups could be factorised.
+LOOKS = {"gaussian": 1, "pooled-gaussian": 1, "poisson": 5, "student-t": 5, "neighbours": 2}
 META = torch.device("meta")
 
 

@@ -10,8 +10,10 @@ import torch
 import manygp
 from manygp import DataError, NumericalError, SettingError
 from manygp.data import Grid, GridPlan
+from manygp.models import group_update
 from manygp.training import settle
 
+from ..tolerances import assert_close
 from .conftest import fitted
 
 QUIET = {"device": "cpu", "progress": False}
@@ -111,6 +113,37 @@ def test_updates_one_by_one_are_one_update():
     one = model.update(x, Y)
     two = model.update(x[:3], Y[:3]).update(x[3:], Y[3:])
     assert distance(one, two) < 1e-6
+
+
+def test_latent_vectors_follow_neighbours_where_all_cells_are_likelier():
+    model, (x, Y) = model_of("neighbours"), rows("neighbours", KNOWN, ROWS)
+    new = model.update(x, Y).model_
+    stayed = copy.deepcopy(new)
+    stayed.latents.load_state_dict(model.model_.latents.state_dict())
+    assert not torch.equal(new.latents.mean, stayed.latents.mean)
+    assert group_update._optimum(new, 0)[1] > group_update._optimum(stayed, 0)[1]
+
+
+@torch.no_grad()
+def test_the_evidence_of_groups_is_the_bound_at_its_optimum_and_has_its_gradient(monkeypatch):
+    model = copy.deepcopy(model_of("neighbours").model_)
+    # Other latent vectors may have other groups, between which the evidence jumps.
+    batches = list(group_update._batches(model, 0))
+    monkeypatch.setattr(group_update, "_batches", lambda *_: batches)
+    natural, value = group_update._optimum(model, 0)
+    gradient = group_update._gradient(model, natural, 0)
+    q, num_cells = model.gp.posterior.moments(), len(model.observed.y)
+    bound = -q.kl() - model.latents.kl(torch.arange(model.num_outputs)).sum()
+    for batch in batches:
+        h = model.latents.means(batch.outputs).index_select(0, batch.column)
+        bound += model.group_evidence(batch, h).expected_log_lik(q)
+    assert_close(bound + 0.5 * num_cells * np.log(2.0 * np.pi), value)
+    direction, step, ends = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0)).double(), 1e-6, []
+    for sign in (1.0, -1.0):
+        model.latents.mean.add_(sign * step * direction)
+        ends.append(group_update._optimum(model, 0)[1])
+        model.latents.mean.sub_(sign * step * direction)
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(float((gradient * direction).sum()), rel=1e-4)
 
 
 # -- as if they never had ----------------------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from manygp.linalg import (
     projected,
     safe_cholesky,
     squared_norms,
+    sure_cholesky,
     symmetrize,
     triangular_gram,
     triangular_inverse,
     triangular_root,
+    unseen_cholesky,
     unwhitened,
     whitened,
     with_gradients,
@@ -83,6 +85,22 @@ def test_gradients_pass_through_the_factor(rng):
         return safe_cholesky(raw @ raw.T + torch.eye(4, dtype=torch.float64), 1e-6).diagonal().log().sum()
 
     assert torch.autograd.gradcheck(logdet, A)
+
+
+def test_without_a_look_factors_are_the_same_or_repaired(rng):
+    """As on a device: what needs no jitter is left as it is, and rounding spoils nothing."""
+    A = worlds.normal(rng, 2, 6, 6)
+    good = A @ A.mT + torch.eye(6, dtype=torch.float64)
+    spoilt = good.clone()
+    # An eigenvector whose eigenvalue rounding has made slightly negative.
+    values, vectors = torch.linalg.eigh(good[1])
+    values[0] = -1e-14
+    spoilt[1] = vectors @ values.diag() @ vectors.T
+    found = unseen_cholesky(spoilt)
+    assert torch.equal(found[0], torch.linalg.cholesky(good[0]))
+    assert_close(found[1] @ found[1].T, spoilt[1])
+    assert torch.equal(unseen_cholesky(good), safe_cholesky(good))
+    assert torch.equal(sure_cholesky(good), safe_cholesky(good))
 
 
 def test_triangular_inverse(rng):

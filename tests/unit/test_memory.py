@@ -1,5 +1,6 @@
 """What does not fit into memory is refused before it is asked for."""
 
+import numpy as np
 import pytest
 import torch
 from benchmarks import attack
@@ -61,13 +62,27 @@ def test_an_allotment_changes_nothing():
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_sizes_beyond_memory_are_refused_with_a_number(name, preset, monkeypatch):
     monkeypatch.setattr("manygp.memory.total_memory", lambda device=None: 2e9)
-    monkeypatch.setattr("manygp.estimators.estimator.total_memory", lambda device=None: 2e9)
     known = ESTIMATORS[name]().get_params()
     for key in SIZES:
         for value in (10**6, 10**9, 10**18, 2**64) if key in known else ():
             with pytest.raises(manygp.SettingError, match=rf"{key}={value}.*(of memory|exceeds|use)") as caught:
                 attack.small(name, **{key: value}, preset=preset).fit(*attack.table())
             assert "\n" not in str(caught.value)
+
+
+# Memory in which a model still fits, but a step on all of the table does not.
+TIGHT = {"oilmm": 2e5, "ind-gp": 1e5, "lvmogp": 2e5}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_step_beyond_memory_is_refused_before_it_is_taken(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = np.linspace(0.0, 6.0, 200)[:, None]
+    Y = np.sin(X + np.linspace(0.0, 2.0, 6)) + 0.1 * rng.standard_normal((200, 6))
+    whole = {key: None for key in ("batch_inputs", "batch_outputs") if key in ESTIMATORS[name]().get_params()}
+    monkeypatch.setattr("manygp.memory.total_memory", lambda device=None: TIGHT.get(name, 1e6))
+    with pytest.raises(manygp.SettingError, match=r"has a part of .*B, and there are .*B of memory in all: choose"):
+        attack.small(name, **whole).fit(X, Y)
 
 
 def test_draws_beyond_memory_are_refused_with_a_number():

@@ -11,15 +11,7 @@ _ENOUGH_ROWS = 10.0
 
 
 def closest_outputs(Y: FloatArray, number: int) -> IntArray:
-    """The other outputs most correlated with each output over the rows that both have, shape (p, number) at most.
-
-    Parameters
-    ----------
-    Y
-        Values with gaps, each output standardised, shape (n, p).
-    number
-        How many to name.
-    """
+    """The other outputs most correlated with each output over the rows that both have, shape (p, number) at most."""
     seen = (~np.isnan(Y)).astype(np.float64)
     values = np.nan_to_num(Y)
     # r_pq = Σ y_p y_q / √(Σ y_p² Σ y_q²), all sums over common rows

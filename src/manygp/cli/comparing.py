@@ -40,19 +40,7 @@ def _figure(key: str, value: float) -> str:
 
 
 def write_comparison(folder: Path, found: Comparison, table: Table, source: str) -> list[Path]:
-    """Write the scores to a folder, and where a model was fitted to everything, that model and a report.
-
-    Parameters
-    ----------
-    folder
-        The folder, made if there is none.
-    found
-        What was compared.
-    table
-        The observations.
-    source
-        What they are called.
-    """
+    """Write the scores to a folder, and where a model was fitted to everything, that model and a report."""
     folder.mkdir(parents=True, exist_ok=True)
     write_frame(folder / "scores.csv", found.scores.reset_index())
     written = [folder / "scores.csv"]

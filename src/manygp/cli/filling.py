@@ -40,17 +40,7 @@ def fit_source(estimator: Any, source: Source) -> Any:
 
 
 def fill_source(estimator: Any, source: Source, level: float = 0.9) -> tuple[dict[str, Any], int]:
-    """Return what a file holds with its gaps filled, by statistic, and how many there were.
-
-    Parameters
-    ----------
-    estimator
-        A fitted estimator.
-    source
-        The contents of the file.
-    level
-        Probability of the interval.
-    """
+    """Return what a file holds with its gaps filled, by statistic, and how many there were."""
     data = source.data
     if source.kind == "wide":
         chosen = data[[*source.inputs, *source.outputs]]

@@ -22,8 +22,8 @@ from manygp.data.table import FloatArray, IntArray, Table
 
 __all__ = ["GroupPlan", "Grouping", "group_cells", "neighborly"]
 
-# Groups before a group that are looked at for its neighbours, and cells before all groups for each of its cells.
-_NEAR_GROUPS, _NEAR_CELLS = 8, 8
+# Groups before a group that are looked at for its neighbours.
+_NEAR_GROUPS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,24 +56,17 @@ class Grouping:
         return np.concatenate([self.given[groups], np.where(place < size[:, None], own, -1)], axis=1)
 
 
-def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator, num_before: int = 0) -> Grouping:
-    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it.
-
-    The first `num_before` cells stand before all others and in no group.
-    """
-    parts = [num_before + part for part in _median_cuts(z[num_before:], size)]
+def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator) -> Grouping:
+    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it."""
+    parts = list(_median_cuts(z, size))
     parts = [parts[i] for i in rng.permutation(len(parts))]
     cell = np.concatenate(parts)
     start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     given = np.full((len(parts), num_given), -1, dtype=np.int64)
     if num_given:
         center = np.stack([z[part].mean(axis=0) for part in parts])
-        tree = cKDTree(z[:num_before]) if num_before else None
         for group, near in enumerate(_nearest_before(center, _NEAR_GROUPS + num_given // size)):
-            others = [parts[i] for i in near]
-            if tree is not None:
-                others.append(np.unique(tree.query(z[parts[group]], k=min(_NEAR_CELLS, num_before))[1]))
-            candidates = np.concatenate([np.zeros(0, dtype=np.int64), *others])
+            candidates = np.concatenate([np.zeros(0, dtype=np.int64), *(parts[i] for i in near)])
             if len(candidates):
                 found = _nearest_cells(z, candidates, parts[group], num_given)
                 given[group, : len(found)] = found

@@ -152,13 +152,6 @@ def check_labels(X: Any, axes: Axes) -> None:
     """Refuse inputs in another order, or of another kind, than those of the fit: numbers, dates and time spans.
 
     All of these are numbers to a model, dates and spans in days. Dates without a time zone may be those of UTC.
-
-    Parameters
-    ----------
-    X
-        Inputs of a prediction.
-    axes
-        Labels of the fit.
     """
     frame = input_frame(X)
     names = list(map(str, frame.columns)) if isinstance(frame, pd.DataFrame) else []

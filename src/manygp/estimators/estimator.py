@@ -40,7 +40,7 @@ from manygp.estimators.tables import given_table
 from manygp.estimators.together import TogetherMixin
 from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Likelihood, Noiseless
-from manygp.memory import Allotment, TooLarge, bytes_in_words, total_memory
+from manygp.memory import foreseen
 from manygp.prediction import Prediction
 from manygp.summaries import JointCells
 from manygp.summaries.cells import exposure_of
@@ -58,7 +58,7 @@ _AUTO_DRAWS = 20
 class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, MultiOutputMixin, BaseEstimator):
     """Base of all estimators: a model of many outputs with `fit`, `predict`, `predict_dist`, `evaluate` and `save`.
 
-    A leaf stores its settings in `__init__`, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
+    A leaf is a dataclass of its settings, defines `_fit_table`, which sets `model_`, `scaling_` and `history_`, and
     names the `Config` that builds its model.
 
     Attributes
@@ -75,7 +75,8 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         Exposure of the inputs, or of the observed cells of a list, given or estimated, if there was one.
     """
 
-    num_samples: int | str
+    # Draws of the predictive mixture: one component says it all, unless there are latent vectors to draw.
+    num_samples: int | str = 1
     dtype: Any
     device: Any
     random_state: Any
@@ -129,16 +130,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
 
     def _build(self, sizes: dict[str, Any], generator: torch.Generator | None = None) -> Any:
         """An untrained model, unless it would not fit into memory, where training takes a few times as much."""
-        memory = total_memory(resolve_device(self.device))
-        try:
-            with Allotment(memory / 4):
-                return self._restore(sizes, generator)
-        except TooLarge as error:
-            shown = ", ".join(f"{key}={value}" for key, value in sizes.items() if type(value) is int)
-            raise SettingError(
-                f"A {type(self).__name__} of {shown} has a part of {bytes_in_words(error.num_bytes)}, and there are "
-                f"{bytes_in_words(memory)} of memory in all: choose smaller sizes."
-            ) from error
+        shown = ", ".join(f"{key}={value}" for key, value in sizes.items() if type(value) is int)
+        with foreseen(f"A {type(self).__name__} of {shown}", "choose smaller sizes", resolve_device(self.device)):
+            return self._restore(sizes, generator)
 
     def _kept_data(self) -> dict[str, FloatArray | IntArray]:
         """Data that are saved beside the model, by name, since predictions or users need them; a leaf may add some."""

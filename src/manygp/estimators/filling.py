@@ -35,19 +35,7 @@ def fill_table(
     num_draws: int = 0,
     random_state: int = 0,
 ) -> dict[str, Any]:
-    """Return a table with its gaps filled, once for each statistic, or for each joint draw.
-
-    Parameters
-    ----------
-    estimator
-        A fitted estimator.
-    X, y, inputs, exposure
-        As in `Estimator.fill`.
-    statistics, level
-        What to fill gaps with, and the probability of the interval.
-    num_draws, random_state
-        Number of joint draws that gaps are filled with beside, and their seed.
-    """
+    """Return a table with its gaps filled, once for each statistic, or for each joint draw."""
     _check_statistics(statistics)
     given, X = (X, None) if y is None else (y, X)
     container, held = container_of(given), as_pandas(given)

@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import gpytorch
 import numpy as np
 import torch
 from torch import nn
@@ -16,20 +15,16 @@ from manygp.errors import SettingError
 from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import (
-    check_choice,
-    check_inducing,
-    check_kernel,
-    check_likelihood,
     check_size,
     resolve_device,
 )
-from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator, given, undone_by_interrupts
+from manygp.estimators.standardize import published_scaling
+from manygp.estimators.trained import Start, TrainedEstimator, given, undone_by_interrupts
+from manygp.initialise import Survey
 from manygp.initialise.gmogp import cosine_similarity, initialise, start_means
 from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points
-from manygp.initialise.pseudo_values import check_support
-from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.memory import total_memory
 from manygp.models.gmogp import Attention, attention_bytes
 from manygp.models.indgp import SparseIndependentModel
@@ -73,6 +68,7 @@ class GMOGPConfig(Config):
         return SparseIndependentModel(processes, likelihood)
 
 
+@dataclass(repr=False, eq=False)
 class GMOGP(TrainedEstimator):
     """Graphical multi-output GP: a sparse GP for every output, with a prior mixed from those of all by attention.
 
@@ -117,47 +113,11 @@ class GMOGP(TrainedEstimator):
     (40, 5)
     """
 
-    # One component says it all: there are no latent vectors to draw.
-    num_samples = 1
+    num_inducing: int | str = "auto"
+    num_kernels: int | str | None = "auto"
 
-    def __init__(
-        self,
-        num_inducing: int | str = "auto",
-        num_kernels: int | str | None = "auto",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str | nn.Module = "gaussian",
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        batch_outputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.num_inducing = num_inducing
-        self.num_kernels = num_kernels
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.batch_outputs = batch_outputs
-        self.learning_rate = learning_rate
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
-
-    model_: SparseIndependentModel
     _config_class = GMOGPConfig
+    _scalings = (True, False, "output", "global")
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -175,49 +135,48 @@ class GMOGP(TrainedEstimator):
         super()._check_settings()
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_kernels", self.num_kernels, automatic=("auto", None))
-        check_kernel("kernel", self.kernel)
-        check_likelihood(self.likelihood)
-        check_choice("standardize", self.standardize, (True, False, "output", "global"))
 
-    def _begin(
-        self, table: Table, rng: np.random.Generator, generator: torch.Generator
-    ) -> tuple[SparseIndependentModel, Scaling]:
-        check_inducing(self.num_inducing, table.num_inputs)
-        self._check_memory(table.num_outputs)
-        likelihood = make_likelihood(self.likelihood, table.num_outputs)
-        if not likelihood.is_affine:
-            check_support(likelihood, table)
-        check_scaled(self.standardize, likelihood)
-        survey, found = self._look_at(table, likelihood, rng, self.standardize), None
-        m = given(self.num_inducing, None)
-        if self._preset.from_data:
-            scaling = survey.own_scaling
-            found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
-            m = m or choose_num_points(table, scaling, found, table.num_outputs)
-        else:
-            scaling = published_scaling(self.standardize, table, likelihood.is_affine)
-            m = m or min(_PAPER_NUM_INDUCING, table.num_inputs)
-        sizes = {"num_features": table.num_features, "num_outputs": table.num_outputs, "num_inducing": int(m)}
-        model = self._build(sizes | {"num_kernels": self._count_kernels(table.num_outputs)})
-        attention = _attention(model)
-        attention.similarity.copy_(cosine_similarity(survey.values, scaling))
-        if found is None:
-            nn.init.normal_(model.processes.Z, generator=generator)
-            nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN, generator=generator)
-            nn.init.normal_(attention.bias, generator=generator)
-        else:
-            initialise(model, survey, found)
-            # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
-            attention.mean.requires_grad_(not likelihood.is_affine)
-        noise = _PAPER_NOISE_STD**2 if found is None else found.noise
-        level = start_alone(model.likelihood, table, scaling, noise, rng)
-        if level is not None and found is not None:
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
+        survey = self._look_at(table, likelihood, rng, self.standardize)
+        scaling = survey.own_scaling
+        found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
+        m = given(self.num_inducing, None) or choose_num_points(table, scaling, found, table.num_outputs)
+        model, attention = self._attending(survey, scaling, m)
+        initialise(model, survey, found)
+        # A constant of each output's own is hardly held by the bound, and takes its gaps with it.
+        attention.mean.requires_grad_(not likelihood.is_affine)
+        level = start_alone(model.likelihood, table, scaling, found.noise, rng)
+        if level is not None:
             start_means(attention, level)
         if found is not None and table.count_per_output().max() < 2:
             # A single cell would make the signal of its output its own square, and the noise nothing.
             for part in (*model.processes.kernels.parameters(), *model.likelihood.parameters()):
                 part.requires_grad_(part is attention.weight)
         return model, scaling
+
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
+        scaling = published_scaling(self.standardize, table, likelihood.is_affine)
+        m = given(self.num_inducing, min(_PAPER_NUM_INDUCING, table.num_inputs))
+        survey = self._look_at(table, likelihood, rng, self.standardize)
+        model, attention = self._attending(survey, scaling, m)
+        nn.init.normal_(model.processes.Z, generator=generator)
+        nn.init.xavier_uniform_(attention.weight, _PAPER_GAIN, generator=generator)
+        nn.init.normal_(attention.bias, generator=generator)
+        start_alone(model.likelihood, table, scaling, _PAPER_NOISE_STD**2, rng)
+        return model, scaling
+
+    def _attending(self, survey: Survey, scaling: Scaling, num_inducing: Any) -> tuple[Any, Attention]:
+        """An untrained model that knows how similar outputs are, and its attention."""
+        self._check_memory(survey.table.num_outputs)
+        kernels = self._count_kernels(survey.table.num_outputs)
+        model = self._untrained(survey.table, num_inducing=num_inducing, num_kernels=kernels)
+        attention = _attention(model)
+        attention.similarity.copy_(cosine_similarity(survey.values, scaling))
+        return model, attention
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int

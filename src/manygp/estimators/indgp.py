@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import gpytorch
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,20 +16,17 @@ from manygp.estimators.noise import check_one_noise, hold_noise, is_fixed, one_s
 from manygp.estimators.settings import (
     check_choice,
     check_inducing,
-    check_kernel,
-    check_likelihood,
     check_size,
     resolve_device,
     resolve_dtype,
     resolve_seed,
 )
-from manygp.estimators.standardize import check_scaled, published_scaling
+from manygp.estimators.standardize import published_scaling
 from manygp.estimators.summary import batch_lengthscales
 from manygp.estimators.trained import Clock, TrainedEstimator, given
 from manygp.initialise import Survey
 from manygp.initialise.likelihood import start_alone
 from manygp.initialise.processes import choose_num_points, start_processes
-from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, PooledGaussian, make_likelihood
 from manygp.models.exact import Columns, ExactBatch, stack_columns
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
@@ -82,6 +78,7 @@ def _own_likelihood(likelihood: Any, num_outputs: int, share_kernel: bool) -> An
     return make_likelihood(likelihood, num_outputs)
 
 
+@dataclass(repr=False, eq=False)
 class IndGP(TrainedEstimator):
     """Independent GPs, one for each output: what there is to gain from the other outputs is left out.
 
@@ -130,47 +127,11 @@ class IndGP(TrainedEstimator):
     (40, 5)
     """
 
-    # One component says it all: there are no latent vectors to draw.
-    num_samples = 1
+    num_inducing: int | str | None = "auto"
+    share_kernel: bool = False
 
-    def __init__(
-        self,
-        num_inducing: int | str | None = "auto",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        share_kernel: bool = False,
-        likelihood: str | nn.Module = "gaussian",
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        batch_outputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.num_inducing = num_inducing
-        self.kernel = kernel
-        self.share_kernel = share_kernel
-        self.likelihood = likelihood
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.batch_outputs = batch_outputs
-        self.learning_rate = learning_rate
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
-
-    model_: ExactBatch | SparseIndependentModel
     _config_class = IndGPConfig
+    _scalings = (True, False, "output", "global")
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 
@@ -224,10 +185,7 @@ class IndGP(TrainedEstimator):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_inducing", self.num_inducing, automatic=("auto", None))
-        check_kernel("kernel", self.kernel)
         check_choice("share_kernel", self.share_kernel, (True, False))
-        check_likelihood(self.likelihood)
-        check_choice("standardize", self.standardize, (True, False, "output", "global"))
         if self.num_inducing is None and not self._can_be_exact():
             raise SettingError(
                 f"num_inducing=None asks for exact GPs, which need likelihood='gaussian', not {self.likelihood!r}: "
@@ -294,23 +252,15 @@ class IndGP(TrainedEstimator):
         self, table: Table, rng: np.random.Generator, generator: torch.Generator
     ) -> tuple[SparseIndependentModel, Scaling]:
         """Sparse GPs at their start."""
-        check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
+        check_inducing(self.num_inducing, *self._places(table))
         survey = self._survey(table, rng)
-        if not survey.likelihood.is_affine:
-            check_support(survey.likelihood, table)
-        check_scaled(self.standardize, survey.likelihood)
+        self._check_likelihood(survey.likelihood, table)
         scaling, found, m = self._scaling(survey), None, given(self.num_inducing, None)
         if self._preset.from_data:
             found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
             m = m or choose_num_points(table, scaling, found, table.num_outputs)
         m = m or min(_PAPER_NUM_INDUCING, table.num_inputs)
-        model = self._build(
-            {
-                "num_features": table.num_features,
-                "num_outputs": table.num_outputs,
-                "num_inducing": int(m),
-            }
-        )
+        model = self._untrained(table, num_inducing=m)
         assert isinstance(model, SparseIndependentModel)
         if found is None:
             nn.init.normal_(model.processes.Z, generator=generator)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +16,12 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.estimators.noise import hold_noise
+from manygp.estimators.settings import check_choice, check_positive
 from manygp.estimators.trained import TrainedEstimator
 from manygp.likelihoods import Gaussian
 from manygp.models.new_outputs import Population, model_of_new_outputs
 from manygp.prediction import Prediction
+from manygp.variational import LATENT_POSTERIORS
 
 __all__ = ["LatentVariableEstimator", "moved_scales", "names_of"]
 
@@ -29,11 +31,19 @@ _LEAST_VARIANCE = 1e-12
 _LINEAR_SHARE = 0.5
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class LatentVariableEstimator(TrainedEstimator):
     """An estimator of a model with latent vectors for every output, and so for outputs that it has not seen."""
 
-    latent_prior_mean: Any
-    standardize: bool | str
+    latent_posterior: str = "full"
+    latent_prior_mean: Any = None
+    latent_prior_variance: float = 1.0
+    num_samples: int | str = 20
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
+        check_positive("latent_prior_variance", self.latent_prior_variance)
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
 

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import gpytorch
 import numpy as np
 import torch
 from torch import nn
@@ -15,13 +14,13 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.config import Config
 from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
-from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_positive, check_size
+from manygp.estimators.settings import check_choice, check_positive, check_size
 from manygp.estimators.standardize import published_scaling
 from manygp.estimators.summary import batch_lengthscales
-from manygp.estimators.trained import TrainedEstimator, given
+from manygp.estimators.trained import Start, TrainedEstimator, given
 from manygp.initialise.oilmm import initialise
 from manygp.initialise.processes import choose_num_points
-from manygp.likelihoods import Gaussian, make_likelihood
+from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.coupled import COUPLED
 from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
@@ -88,6 +87,7 @@ class OILMMConfig(Config):
         )
 
 
+@dataclass(repr=False, eq=False)
 class OILMM(TrainedEstimator):
     """Orthogonal instantaneous linear mixing model: a few latent GPs, mixed by a matrix with orthogonal columns.
 
@@ -144,52 +144,14 @@ class OILMM(TrainedEstimator):
     (40, 5)
     """
 
-    # One component says it all: the posterior is Gaussian.
-    num_samples = 1
+    num_latents: int | str = "auto"
+    num_inducing: int | str | None = "auto"
+    projection: str = "auto"
+    learn_basis: bool | str = "auto"
+    regularization: float = 1.0
     # The projection of a row needs all that was observed of it.
-    batch_outputs = None
+    batch_outputs: None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        num_latents: int | str = "auto",
-        num_inducing: int | str | None = "auto",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str | nn.Module = "gaussian",
-        projection: str = "auto",
-        learn_basis: bool | str = "auto",
-        regularization: float = 1.0,
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.num_latents = num_latents
-        self.num_inducing = num_inducing
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.projection = projection
-        self.learn_basis = learn_basis
-        self.regularization = regularization
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.learning_rate = learning_rate
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
-
-    model_: OrthogonalMixingModel
     _config_class = OILMMConfig
 
     # -- fitted attributes ---------------------------------------------------------------------------------------
@@ -216,7 +178,6 @@ class OILMM(TrainedEstimator):
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto", None))
-        check_kernel("kernel", self.kernel)
         given = self.likelihood
         if not (given == "gaussian" if isinstance(given, str) else type(given) is Gaussian and given.is_shared):
             raise SettingError(
@@ -231,25 +192,19 @@ class OILMM(TrainedEstimator):
             )
         check_choice("learn_basis", self.learn_basis, (True, False, "auto"))
         check_positive("regularization", self.regularization)
-        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
         if not self._preset.natural and self.num_inducing is None:
             raise SettingError("num_inducing=None goes with preset='fast' only: the published processes are sparse.")
 
     def _fit_table(self, table: Table) -> None:
         super()._fit_table(_as_grid(table))
 
-    def _begin(
-        self, table: Table, rng: np.random.Generator, generator: torch.Generator
-    ) -> tuple[OrthogonalMixingModel, Scaling]:
-        check_inducing(self.num_inducing, table.num_inputs, "or 'auto' or None")
-        return self._begin_at_data(table, rng) if self._preset.from_data else self._begin_at_prior(table, generator)
-
-    def _begin_at_prior(self, table: Table, generator: torch.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
-        """A model and scaling after the published procedure."""
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         scaling = published_scaling(self.standardize, table, is_affine=True)
         m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
         L = min(given(self.num_latents, _PAPER["num_latents"]), table.num_outputs)
-        model = self._build(self._describe(table, L, m, self._projection(table, L)))
+        model = self._untrained(table, num_latents=L, num_inducing=m, projection=self._projection(table, L))
         assert isinstance(model.processes, InducingGP)
         nn.init.normal_(model.processes.Z, generator=generator)
         noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
@@ -261,11 +216,11 @@ class OILMM(TrainedEstimator):
         model.likelihood.noise = noise
         return model, scaling
 
-    def _begin_at_data(self, table: Table, rng: np.random.Generator) -> tuple[OrthogonalMixingModel, Scaling]:
-        """A model and scaling with all that is not given chosen from the data."""
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         wanted = given(self.num_latents, None)
-        likelihood, standardize = make_likelihood(self.likelihood, table.num_outputs), self.standardize
-        standardize = one_scale(standardize, self.likelihood)
+        standardize = one_scale(self.standardize, self.likelihood)
         survey = self._look_at(table, likelihood, rng, standardize, None if wanted is None else max(int(wanted) - 1, 1))
         # The mean over outputs is a process of its own, and no more columns than outputs can be orthogonal.
         L, scaling = min(wanted or 1 + survey.rank, table.num_outputs), survey.scaling
@@ -277,7 +232,7 @@ class OILMM(TrainedEstimator):
             is_affordable = projection != COUPLED and L * float(table.num_inputs) ** 3 <= _MAX_EXACT_WORK
             m = None if is_affordable else choose_num_points(table, scaling, found)
         logger.info("num_latents=%d, num_inducing=%s, projection: %s", L, m, projection)
-        model = self._build(self._describe(table, L, m, projection))
+        model = self._untrained(table, num_latents=L, num_inducing=m, projection=projection)
         initialise(model, survey, found, factors)
         enough = table.num_observed >= _CELLS_PER_WEIGHT * table.num_outputs * L
         learn = enough if self.learn_basis == "auto" else bool(self.learn_basis)
@@ -288,16 +243,6 @@ class OILMM(TrainedEstimator):
             model.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
             model.likelihood.requires_grad_(False)
         return model, scaling
-
-    @staticmethod
-    def _describe(table: Table, num_latents: Any, num_inducing: Any, projection: str) -> dict[str, Any]:
-        return {
-            "projection": projection,
-            "num_features": table.num_features,
-            "num_outputs": table.num_outputs,
-            "num_latents": int(num_latents),
-            "num_inducing": None if num_inducing is None else int(num_inducing),
-        }
 
     def _train(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int

@@ -118,7 +118,7 @@ def _left_by_independent(table: Table) -> float:
 
 def _has_run_out(estimator: Any) -> bool:
     """Whether training ended by itself: what was cut short has said nothing yet."""
-    is_whole = len(estimator.history_) > 0 and estimator.history_.stop_reason != "interrupted"
+    is_whole = len(estimator.history_) > 0 and estimator.history_.stop_reason not in ("interrupted", "failed")
     return is_whole and isinstance(getattr(estimator, "epochs", "auto"), str)
 
 

@@ -86,10 +86,10 @@ def check_sizes(settings: Mapping[str, Any], device: torch.device) -> None:
             check_memory(f"{name}={value}", num_bytes * float(value) ** power, device)
 
 
-def check_inducing(num_inducing: Any, most: int, automatic: str = "or 'auto'", places: str = "inputs") -> None:
+def check_inducing(num_inducing: Any, most: int, places: str) -> None:
     """Refuse more inducing points than there are inputs, or other places, to choose them from."""
     if not isinstance(num_inducing, str) and num_inducing is not None and num_inducing > most:
-        raise SettingError(f"num_inducing={num_inducing} exceeds the {most} {places}: use fewer {automatic}.")
+        raise SettingError(f"num_inducing={num_inducing} exceeds the {most} {places}: use fewer or 'auto'.")
 
 
 def check_positive(name: str, value: Any, optional: bool = False, automatic: Iterable[str] = ()) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 import gpytorch
 import numpy as np
 import torch
-from torch import nn
 
-from manygp.data import Grid, Scaling, Table
+from manygp.data import Scaling, Table
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.config import Config
-from manygp.estimators.settings import check_choice, check_kernel, check_likelihood, check_size
-from manygp.estimators.standardize import check_scaled, published_scaling
-from manygp.estimators.trained import TrainedEstimator, given
-from manygp.initialise.pseudo_values import check_support
+from manygp.estimators.settings import check_choice, check_kernel, check_size
+from manygp.estimators.standardize import published_scaling
+from manygp.estimators.trained import Start, TrainedEstimator, given
 from manygp.initialise.sgprn import initialise, initialise_at_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
@@ -60,6 +58,7 @@ class SGPRNConfig(Config):
         )
 
 
+@dataclass(repr=False, eq=False)
 class SGPRN(TrainedEstimator):
     """Scalable Gaussian process regression network: a mixture of latent GPs whose weights vary over the inputs.
 
@@ -107,47 +106,11 @@ class SGPRN(TrainedEstimator):
     (40, 6)
     """
 
-    def __init__(
-        self,
-        num_latents: int | str = "auto",
-        output_shape: Any = "auto",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        weight_kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str | nn.Module = "gaussian",
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        batch_outputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        num_samples: int = 20,
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.num_latents = num_latents
-        self.output_shape = output_shape
-        self.kernel = kernel
-        self.weight_kernel = weight_kernel
-        self.likelihood = likelihood
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.batch_outputs = batch_outputs
-        self.learning_rate = learning_rate
-        self.num_samples = num_samples
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
+    num_latents: int | str = "auto"
+    output_shape: Any = "auto"
+    weight_kernel: str | gpytorch.kernels.Kernel = "rbf"
+    num_samples: int | str = 20
 
-    model_: RegressionNetwork
     # Products of mean-field posteriors are off by some thousandths, which is the noise of Poisson counts this large.
     _largest_counts = 1e5
     _config_class = SGPRNConfig
@@ -172,40 +135,23 @@ class SGPRN(TrainedEstimator):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
-        for name in ("kernel", "weight_kernel"):
-            check_kernel(name, getattr(self, name))
-        check_likelihood(self.likelihood)
-        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
+        check_kernel("weight_kernel", self.weight_kernel)
 
     def _fit_table(self, table: Table) -> None:
         # The posterior knows every input, and is larger than a grid of them.
         super()._fit_table(table.to_grid())
 
-    def _begin(
-        self, table: Table, rng: np.random.Generator, generator: torch.Generator
-    ) -> tuple[RegressionNetwork, Scaling]:
-        assert isinstance(table, Grid)
-        likelihood = make_likelihood(self.likelihood, table.num_outputs)
-        if not likelihood.is_affine:
-            check_support(likelihood, table)
-        check_scaled(self.standardize, likelihood)
-        if self._preset.from_data:
-            return self._begin_at_data(table, likelihood, rng)
-        return self._begin_at_prior(table, likelihood, generator)
-
     def _begin_at_prior(
-        self, table: Grid, likelihood: Likelihood, generator: torch.Generator
-    ) -> tuple[RegressionNetwork, Scaling]:
-        """A model and scaling after the published procedure."""
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         model = self._make(table, scaling, given(self.num_latents, _PAPER_NUM_LATENTS))
         initialise_at_prior(model, _PAPER_NOISE_STD, generator)
         return model, scaling
 
     def _begin_at_data(
-        self, table: Grid, likelihood: Likelihood, rng: np.random.Generator
-    ) -> tuple[RegressionNetwork, Scaling]:
-        """A model and scaling with all that is not given chosen from the data."""
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         wanted = given(self.num_latents, None)
         # The mean over outputs is a process of its own.
         survey = self._look_at(
@@ -218,15 +164,9 @@ class SGPRN(TrainedEstimator):
         initialise(model, survey, survey.functions(factors), factors)
         return model, survey.scaling
 
-    def _make(self, table: Grid, scaling: Scaling, num_latents: Any) -> RegressionNetwork:
+    def _make(self, table: Table, scaling: Scaling, num_latents: Any) -> RegressionNetwork:
         """An untrained model of this table."""
-        sizes = {
-            "num_features": table.num_features,
-            "num_outputs": table.num_outputs,
-            "num_inputs": table.num_inputs,
-            "num_latents": int(num_latents),
-            "output_shape": self._shape(table.num_outputs),
-        }
+        shape = self._shape(table.num_outputs)
         n, p, L = table.num_inputs, table.num_outputs, int(num_latents)
         numbers = 2 * n**2 + n * L * (p + 1)
         if numbers > _MAX_NUMBERS:
@@ -234,7 +174,7 @@ class SGPRN(TrainedEstimator):
                 f"{n} inputs, {p} outputs and num_latents={L} make a posterior of {numbers:.2g} numbers, but SGPRN "
                 f"stops at {_MAX_NUMBERS:.2g}: use fewer latents, or SVLMC, which has inducing points."
             )
-        model = self._build(sizes)
+        model = self._untrained(table, num_inputs=n, num_latents=L, output_shape=shape)
         model.inputs.copy_(torch.as_tensor(scaling.scale_x(table.X)))
         return model
 

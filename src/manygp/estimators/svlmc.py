@@ -2,23 +2,21 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import gpytorch
 import numpy as np
 import torch
 from torch import nn
 
-from manygp.data import Scaling, Table
+from manygp.data import Table
 from manygp.data.table import FloatArray
 from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.settings import check_choice, check_inducing, check_kernel, check_likelihood, check_size
-from manygp.estimators.standardize import check_scaled, published_scaling
+from manygp.estimators.settings import check_choice, check_size
+from manygp.estimators.standardize import published_scaling
 from manygp.estimators.summary import batch_lengthscales
-from manygp.estimators.trained import TrainedEstimator, given
+from manygp.estimators.trained import Start, TrainedEstimator, given
 from manygp.initialise.processes import choose_num_points
-from manygp.initialise.pseudo_values import check_support
 from manygp.initialise.svlmc import initialise
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
@@ -55,6 +53,7 @@ class SVLMCConfig(Config):
         return LinearMixingModel(processes, likelihood, mixing, bias)
 
 
+@dataclass(repr=False, eq=False)
 class SVLMC(TrainedEstimator):
     """Linear model of coregionalisation: every output is a mixture of a few latent GPs, sparse and variational.
 
@@ -99,48 +98,10 @@ class SVLMC(TrainedEstimator):
     (40, 5)
     """
 
-    # One component says it all: f has its mean and variance in closed form, weights included.
-    num_samples = 1
+    num_latents: int | str = "auto"
+    num_inducing: int | str = "auto"
+    mixing_posterior: str = "auto"
 
-    def __init__(
-        self,
-        num_latents: int | str = "auto",
-        num_inducing: int | str = "auto",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str | nn.Module = "gaussian",
-        mixing_posterior: str = "auto",
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        batch_outputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.num_latents = num_latents
-        self.num_inducing = num_inducing
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.mixing_posterior = mixing_posterior
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.batch_outputs = batch_outputs
-        self.learning_rate = learning_rate
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
-
-    model_: LinearMixingModel
     _reads_batches = True
     _config_class = SVLMCConfig
 
@@ -170,30 +131,14 @@ class SVLMC(TrainedEstimator):
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
-        check_kernel("kernel", self.kernel)
-        check_likelihood(self.likelihood)
         check_choice("mixing_posterior", self.mixing_posterior, ("auto", *MIXING_POSTERIORS))
-        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
-
-    def _begin(
-        self, table: Table, rng: np.random.Generator, generator: torch.Generator
-    ) -> tuple[LinearMixingModel, Scaling]:
-        check_inducing(self.num_inducing, table.num_inputs)
-        likelihood = make_likelihood(self.likelihood, table.num_outputs)
-        if not likelihood.is_affine:
-            check_support(likelihood, table)
-        check_scaled(self.standardize, likelihood)
-        if self._preset.from_data:
-            return self._begin_at_data(table, likelihood, rng)
-        return self._begin_at_prior(table, likelihood, generator)
 
     def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, generator: torch.Generator
-    ) -> tuple[LinearMixingModel, Scaling]:
-        """A model and scaling after the published procedure."""
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
-        model = self._untrained(table, given(self.num_latents, _PAPER["num_latents"]), m)
+        model = self._mixture(table, given(self.num_latents, _PAPER["num_latents"]), m)
         nn.init.normal_(model.processes.Z, generator=generator)
         nn.init.normal_(model.mixing.mean, generator=generator)
         if isinstance(model.likelihood, Gaussian):
@@ -201,9 +146,8 @@ class SVLMC(TrainedEstimator):
         return model, scaling
 
     def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator
-    ) -> tuple[LinearMixingModel, Scaling]:
-        """A model and scaling with all that is not given chosen from the data."""
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
         wanted = given(self.num_latents, None)
         survey = self._look_at(
             table, likelihood, rng, self.standardize, None if wanted is None else max(int(wanted) - 1, 1)
@@ -214,17 +158,11 @@ class SVLMC(TrainedEstimator):
         found = with_fixed_noise(survey.functions(factors), self.likelihood, survey.scaling)
         m = given(self.num_inducing, None) or choose_num_points(table, survey.scaling, found)
         logger.info("num_latents=%d, num_inducing=%d", L, m)
-        model = self._untrained(table, L, m)
+        model = self._mixture(table, L, m)
         initialise(model, survey, found, factors)
         return model, survey.scaling
 
-    def _untrained(self, table: Table, num_latents: Any, num_inducing: Any) -> LinearMixingModel:
-        return self._build(
-            {
-                "num_features": table.num_features,
-                "num_outputs": table.num_outputs,
-                "num_latents": int(num_latents),
-                "num_inducing": int(num_inducing),
-                "mixing_posterior": given(self.mixing_posterior, "diagonal" if self._preset.natural else "point"),
-            }
-        )
+    def _mixture(self, table: Table, num_latents: Any, num_inducing: Any) -> LinearMixingModel:
+        posterior = given(self.mixing_posterior, "diagonal" if self._preset.natural else "point")
+        sizes = {"num_latents": num_latents, "num_inducing": num_inducing, "mixing_posterior": posterior}
+        return cast("LinearMixingModel", self._untrained(table, **sizes))

@@ -19,15 +19,7 @@ def given_table(
     layer: str | None = None,
     inputs: Sequence[Hashable] | None = None,
 ) -> Table:
-    """Return observations as a validated table of the model's own.
-
-    Parameters
-    ----------
-    X
-        Inputs, or all of the data as a frame, DataArray, AnnData or table.
-    y, mask, output_names, layer, inputs
-        As in `as_table`; a table has them already.
-    """
+    """Return observations as a validated table of the model's own."""
     if not isinstance(X, Table):
         return as_table(X, y, mask, output_names, layer, inputs)
     others = {"y": y, "mask": mask, "output_names": output_names, "layer": layer, "inputs": inputs}

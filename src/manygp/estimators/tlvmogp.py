@@ -3,10 +3,9 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import gpytorch
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,24 +23,17 @@ from manygp.estimators.neighbors import NeighborGroups
 from manygp.estimators.preset import PUBLISHED
 from manygp.estimators.settings import (
     check_choice,
-    check_inducing,
-    check_kernel,
-    check_likelihood,
     check_positive,
     check_size,
 )
-from manygp.estimators.standardize import check_scaled
 from manygp.estimators.tlvmogp_model import TLVMOGPConfig
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
 from manygp.estimators.trained import given, undone_by_interrupts
 from manygp.initialise.gaps import Gaps
-from manygp.initialise.likelihood import likelihood_for
-from manygp.initialise.pseudo_values import check_support
 from manygp.kernels import is_fused
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 from manygp.training import History, settle
-from manygp.variational import LATENT_POSTERIORS
 
 __all__ = ["TLVMOGP"]
 
@@ -51,7 +43,7 @@ BOUNDS = ("standard", "tight")
 NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
-_NEIGHBORS, _LEAST_CELLS = 48, 300
+_NEIGHBORS, _LEAST_CELLS = 48, 500
 # What a trained model with neighbours is asked about: stretches of outputs, as long as those of the table within these
 # shares of the inputs, and scattered cells; so many in all, and such a share at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, (0.07, 0.3), 0.05
@@ -65,6 +57,7 @@ _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
 _TRIED_CELLS, _TRIED_DRAWS, _TRIED_QUANTILE, _LINEAR = 256, 8, 0.95, 0.02
 
 
+@dataclass(repr=False, eq=False)
 class TLVMOGP(AdaptiveEstimator):
     """Transformed latent variable multi-output GP: many correlated outputs, gaps anywhere, calibrated predictions.
 
@@ -79,7 +72,7 @@ class TLVMOGP(AdaptiveEstimator):
         Inducing points; "auto" follows from the roughness of the functions and the latent dimensions.
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
-        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 300 observed cells,
+        inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 500 observed cells,
         with preset "fast" and without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
@@ -172,69 +165,21 @@ class TLVMOGP(AdaptiveEstimator):
     (40, 5)
     """
 
-    def __init__(
-        self,
-        latent_dim: int | str = "auto",
-        num_inducing: int | str = "auto",
-        num_neighbors: int | str = "auto",
-        num_blocks: int = 3,
-        spectral_bound: float | str | None = "auto",
-        trend: bool | str = "auto",
-        corrections: str | tuple[str, ...] = "auto",
-        embedding: str | nn.Module = "residual",
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
-        likelihood: str | Likelihood | gpytorch.likelihoods.Likelihood = "gaussian",
-        noise: str = "constant",
-        bound: str = "standard",
-        latent_posterior: str = "full",
-        latent_prior_mean: Any = None,
-        latent_prior_variance: float = 1.0,
-        coordinate_system: str = "auto",
-        epochs: int | str = "auto",
-        batch_inputs: int | str | None = "auto",
-        batch_outputs: int | str | None = "auto",
-        learning_rate: float | str = "auto",
-        num_samples: int | str = 20,
-        standardize: bool | str = True,
-        preset: str = "fast",
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: Any = 0,
-        progress: bool | str = "auto",
-        freeze_likelihood: float | str = "auto",
-        max_grad_norm: float | None = None,
-    ):
-        self.latent_dim = latent_dim
-        self.num_inducing = num_inducing
-        self.num_neighbors = num_neighbors
-        self.num_blocks = num_blocks
-        self.spectral_bound = spectral_bound
-        self.trend = trend
-        self.corrections = corrections
-        self.embedding = embedding
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.noise = noise
-        self.bound = bound
-        self.latent_posterior = latent_posterior
-        self.latent_prior_mean = latent_prior_mean
-        self.latent_prior_variance = latent_prior_variance
-        self.coordinate_system = coordinate_system
-        self.epochs = epochs
-        self.batch_inputs = batch_inputs
-        self.batch_outputs = batch_outputs
-        self.learning_rate = learning_rate
-        self.num_samples = num_samples
-        self.standardize = standardize
-        self.preset = preset
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.freeze_likelihood = freeze_likelihood
-        self.max_grad_norm = max_grad_norm
+    latent_dim: int | str = "auto"
+    num_inducing: int | str = "auto"
+    num_neighbors: int | str = "auto"
+    num_blocks: int = 3
+    spectral_bound: float | str | None = "auto"
+    trend: bool | str = "auto"
+    corrections: str | tuple[str, ...] = "auto"
+    embedding: str | nn.Module = "residual"
+    noise: str = "constant"
+    bound: str = "standard"
+    coordinate_system: str = "auto"
 
-    model_: TransformedLatentModel
+    _begin_at_data = begin_at_data
+    _begin_at_prior = begin_at_prior
+    _automatic_likelihoods = ("auto",)
     _knows_exposure = True
     _knows_y_std = True
     _reads_batches = True
@@ -273,18 +218,12 @@ class TLVMOGP(AdaptiveEstimator):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _begin(
-        self, table: Table, rng: np.random.Generator, generator: torch.Generator
-    ) -> tuple[TransformedLatentModel, Scaling]:
-        check_inducing(self.num_inducing, table.num_observed, places="observed cells")
-        likelihood = likelihood_for(self.likelihood, table, rng)
-        check_support(likelihood, table)
-        if table.exposure is not None:
-            self._check_exposure(likelihood)
-        check_scaled(self.standardize, likelihood)
+    def _places(self, table: Table) -> tuple[int, str]:
+        return table.num_observed, "observed cells"
+
+    def _check_likelihood(self, likelihood: Likelihood, table: Table) -> None:
+        super()._check_likelihood(likelihood, table)
         check_cell_noise(self.noise, table, likelihood)
-        begin = begin_at_data if self._preset.from_data else begin_at_prior
-        return begin(self, table, likelihood, rng, generator)
 
     def _of_cells(
         self,
@@ -406,14 +345,9 @@ class TLVMOGP(AdaptiveEstimator):
             check_choice("corrections", self.corrections, ("auto", (), tuple(CORRECTIONS)), " or a tuple of names")
         if not isinstance(self.embedding, nn.Module):
             check_choice("embedding", self.embedding, EMBEDDINGS, " or a torch.nn.Module")
-        check_kernel("kernel", self.kernel)
-        check_likelihood(self.likelihood, automatic=("auto",))
         check_choice("noise", self.noise, NOISES)
         check_choice("bound", self.bound, BOUNDS)
-        check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
-        check_positive("latent_prior_variance", self.latent_prior_variance)
         check_choice("coordinate_system", self.coordinate_system, COORDINATE_SYSTEMS)
-        check_choice("standardize", self.standardize, (True, False, "output", "global", "completed"))
 
     def _work(self, model: TransformedLatentModel, cells: float) -> float:
         m = len(model.gp.Z)

@@ -109,8 +109,6 @@ def _untrained(
         rank = min(dims[0] + 1, table.num_outputs)
         terms += [[OwnPart.name, half_integer], [SharedShocks.name, rank], [SharedPart.name, rank, half_integer]]
     chosen = {
-        "num_features": table.num_features,
-        "num_outputs": table.num_outputs,
         "latent_dim": int(dims[0]),
         "num_inducing": int(dims[1]),
         "num_neighbors": num_neighbors,
@@ -121,7 +119,7 @@ def _untrained(
         "coordinates": None if table.coordinates is None else table.coordinates.numbers(),
         "likelihood": likelihood_name(likelihood) if isinstance(settings.likelihood, str) else settings.likelihood,
     }
-    model: TransformedLatentModel = settings._build(chosen, generator)
+    model: TransformedLatentModel = settings._untrained(table, generator, **chosen)
     if prior is not None:
         prior.set(model.latents)
     if table.coordinates is not None:

@@ -2,11 +2,12 @@
 
 import copy
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import gpytorch
 import numpy as np
 import torch
 from torch import nn
@@ -19,20 +20,27 @@ from manygp.estimators.noise import hold_noise
 from manygp.estimators.preset import FAST, PUBLISHED, QUICK, Preset
 from manygp.estimators.settings import (
     check_choice,
+    check_inducing,
+    check_kernel,
+    check_likelihood,
     check_positive,
     check_size,
     resolve_device,
     resolve_dtype,
     resolve_seed,
 )
+from manygp.estimators.standardize import check_scaled
 from manygp.initialise import Survey
+from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
-from manygp.likelihoods import Gaussian
+from manygp.likelihoods import Gaussian, Likelihood
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["PRESETS", "Clock", "TrainedEstimator", "given", "undone_by_interrupts"]
+__all__ = ["PRESETS", "Clock", "Start", "TrainedEstimator", "given", "undone_by_interrupts"]
 
 PRESETS = ("fast", "quick", "paper")
+# An untrained model at its start, and the scaling of its table.
+Start = tuple[Any, Scaling]
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
 _BATCH_CELLS = 4096
 # Multiplications that an automatic run may take: so many for each observed cell, but not fewer and not more than this
@@ -77,11 +85,12 @@ class Clock:
         }
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class TrainedEstimator(Estimator):
     """An estimator whose model has a bound on minibatches.
 
-    A leaf defines `_begin`, which makes a model and a scaling from a table, and says with `_check_settings` what is
-    wrong with its settings. The settings below are those that all leaves share.
+    A leaf defines `_begin_at_data` and `_begin_at_prior`, which make a model and a scaling from a table, and says with
+    `_check_settings` what is wrong with its settings. Those below are shared by all leaves, which are dataclasses too.
 
     Parameters
     ----------
@@ -102,31 +111,75 @@ class TrainedEstimator(Estimator):
         Largest norm of the gradient of the bound per cell; None does not clip.
     """
 
-    likelihood: Any
-    epochs: int | str
-    batch_inputs: int | str | None
-    batch_outputs: int | str | None
-    learning_rate: float | str
-    preset: str
-    progress: bool | str
-    freeze_likelihood: float | str
-    max_grad_norm: float | None
+    kernel: str | gpytorch.kernels.Kernel = "rbf"
+    likelihood: str | nn.Module = "gaussian"
+    epochs: int | str = "auto"
+    batch_inputs: int | str | None = "auto"
+    batch_outputs: int | str | None = "auto"
+    learning_rate: float | str = "auto"
+    standardize: bool | str = True
+    preset: str = "fast"
+    dtype: str = "float64"
+    device: str = "auto"
+    random_state: Any = 0
+    progress: bool | str = "auto"
+    freeze_likelihood: float | str = "auto"
+    max_grad_norm: float | None = None
 
     # The published procedure.
     _published = PUBLISHED
+    # What `standardize` and, beside likelihoods, `likelihood` may be.
+    _scalings: ClassVar[tuple[Any, ...]] = (True, False, "output", "global", "completed")
+    _automatic_likelihoods: ClassVar[tuple[str, ...]] = ()
 
     @property
     def _preset(self) -> Preset:
         return {"fast": FAST, "quick": QUICK}.get(self.preset, self._published)
 
-    @abstractmethod
-    def _begin(self, table: Table, rng: np.random.Generator, generator: torch.Generator) -> tuple[Any, Scaling]:
+    def _begin(self, table: Table, rng: np.random.Generator, generator: torch.Generator) -> Start:
         """A model at its start, and the scaling of the table; numpy and torch draw from these two alone.
 
         Whatever the noise is here, one that the user has fixed is put in its place afterwards.
         """
+        check_inducing(getattr(self, "num_inducing", None), *self._places(table))
+        likelihood = likelihood_for(self.likelihood, table, rng)
+        self._check_likelihood(likelihood, table)
+        begin = self._begin_at_data if self._preset.from_data else self._begin_at_prior
+        return begin(table, likelihood, rng, generator)
+
+    def _places(self, table: Table) -> tuple[int, str]:
+        """How many places there are for inducing points, and what they are."""
+        return table.num_inputs, "inputs"
+
+    def _begin_at_data(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
+        """A model and scaling with all that is not given chosen from the data."""
+        raise NotImplementedError
+
+    def _begin_at_prior(
+        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
+    ) -> Start:
+        """A model and scaling after the published procedure."""
+        raise SettingError(f"preset={self.preset!r} is unknown to {type(self).__name__}: nothing was published.")
+
+    def _untrained(self, table: Table, generator: torch.Generator | None = None, **sizes: Any) -> Any:
+        """An untrained model for a table; what sizes do not tell is as the settings have it."""
+        own = {"num_features": table.num_features, "num_outputs": table.num_outputs}
+        return self._build(own | sizes, generator)
+
+    def _check_likelihood(self, likelihood: Likelihood, table: Table) -> None:
+        """Refuse values that the likelihood cannot have, and settings that do not go with it."""
+        if not likelihood.is_affine:
+            check_support(likelihood, table)
+        if table.exposure is not None:
+            self._check_exposure(likelihood)
+        check_scaled(self.standardize, likelihood)
 
     def _check_settings(self) -> None:
+        check_kernel("kernel", self.kernel)
+        check_likelihood(self.likelihood, self._automatic_likelihoods)
+        check_choice("standardize", self.standardize, self._scalings)
         check_size("epochs", self.epochs, automatic=("auto",))
         check_size("batch_inputs", self.batch_inputs, automatic=("auto", None))
         check_size("batch_outputs", self.batch_outputs, automatic=("auto", None))
@@ -155,7 +208,7 @@ class TrainedEstimator(Estimator):
         clock.tell(history, self.__dict__.pop("_last_survey", None), self._recalled_survey())
         self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
-    def _at_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+    def _at_start(self, table: Table, seed: int) -> Start:
         """A model at its start and the scaling, which one process makes for all."""
         return self._exchange.common(
             lambda: self._own_start(table, seed),
@@ -163,7 +216,7 @@ class TrainedEstimator(Estimator):
             lambda told: recalled_start(self, told),
         )
 
-    def _own_start(self, table: Table, seed: int) -> tuple[Any, Scaling]:
+    def _own_start(self, table: Table, seed: int) -> Start:
         """A model at its start and the scaling: those of a checkpoint, or made from the table."""
         journal = self._journal
         if journal.start is not None:

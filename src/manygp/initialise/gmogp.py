@@ -30,17 +30,7 @@ def cosine_similarity(table: Table, scaling: Scaling) -> Float[Tensor, "p p"]:
 
 @torch.no_grad()
 def initialise(model: SparseIndependentModel, survey: Survey, found: Lengthscales) -> None:
-    """Start with the attention that similarity alone suggests, kernels by evidence, inducing points among the inputs.
-
-    Parameters
-    ----------
-    model
-        The model to set.
-    survey
-        The survey of the table.
-    found
-        What the evidence said about the inputs.
-    """
+    """Start with the attention that similarity alone suggests, kernels by evidence, points among the inputs."""
     table, scaling, rng = survey.values, survey.own_scaling, survey.rng("inducing points")
     processes = model.processes
     kernels, attention = processes.kernels, processes.kernels.mixture

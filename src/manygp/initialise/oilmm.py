@@ -23,19 +23,7 @@ _NOISE_SHARE = 0.01
 def initialise(
     model: OrthogonalMixingModel, survey: Survey, found: Lengthscales, factors: Factorisation | None
 ) -> None:
-    """Start with the basis and kernels of a factorisation, inducing points among the inputs, and its noise.
-
-    Parameters
-    ----------
-    model
-        The model to set.
-    survey
-        The survey of the table.
-    found
-        What the evidence said about the inputs, and the noise.
-    factors
-        A factorisation of the table; None for a single output.
-    """
+    """Start with the basis and kernels of a factorisation, inducing points among the inputs, and its noise."""
     table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     basis, processes, seen = model.basis, model.processes, table.count_per_output() > 0
     basis.seen.copy_(torch.as_tensor(seen))

@@ -45,8 +45,9 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
         How they are factorised, and which cells are held out.
     kinds
         Candidates among "output" (each by its own observed cells), "global" (one for all), "completed" (each by its
-        column, gaps filled by the factorisation) and "none". Where "global" is the best of several,
-        the choice is "centred": one scale for all, about the centres of completed columns.
+        column, gaps filled by the factorisation) and "none". Where "global" is the best of several, and levels of
+        outputs differ by more than their functions do, the choice is "centred": one scale for all, about the centres
+        of completed columns.
     most
         Largest rank.
     tolerance
@@ -65,7 +66,11 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
     if kind == first:
         if kind != "global" or len(kinds) == 1:
             return Choice(rank, common, kind, held_out[kind])
-        scaling = _centred(common, factoriser.completed(common, used), factoriser.outputs)
+        completed = factoriser.completed(common, used)
+        seen = completed.pick(factoriser.outputs)
+        if np.var(seen.y_center) <= np.mean(np.square(seen.y_scale)):
+            return Choice(rank, common, kind, held_out[kind])
+        scaling = _centred(common, completed, factoriser.outputs)
         unit = common.y_scale[0] / scaling.y_scale[0]
         return Choice(rank, scaling, "centred", held_out[kind] * float(unit**2))
     scaling = factoriser.completed(common, used) if kind == "completed" else _fit(table, kind)

@@ -25,19 +25,7 @@ _MIN_NOISE, _MIN_SIGNAL, _SAMPLE_CELLS = 1e-4, 1e-3, 100_000
 
 @torch.no_grad()
 def initialise(model: RegressionNetwork, survey: Survey, found: Lengthscales, factors: Factorisation | None) -> None:
-    """Start with latent processes and constant weights from a factorisation, its noise, and lengthscales by evidence.
-
-    Parameters
-    ----------
-    model
-        The model to set.
-    survey
-        The survey of the table.
-    found
-        What the evidence said about the inputs, and the noise.
-    factors
-        A factorisation of the table, or None: then weights are random.
-    """
+    """Start with processes and constant weights from a factorisation, its noise, and lengthscales by evidence."""
     table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     n, L = model.latents.shape
     p = table.num_outputs

@@ -24,19 +24,7 @@ _SAMPLE_CELLS = 100_000
 
 @torch.no_grad()
 def initialise(model: LinearMixingModel, survey: Survey, found: Lengthscales, factors: Factorisation | None) -> None:
-    """Start with weights and kernels from a factorisation, inducing points among the inputs, and its noise.
-
-    Parameters
-    ----------
-    model
-        The model to set.
-    survey
-        The survey of the table.
-    found
-        What the evidence said about the inputs, and the noise.
-    factors
-        A factorisation of the table, or None: then weights are random.
-    """
+    """Start with weights and kernels from a factorisation, inducing points among the inputs, and its noise."""
     table, scaling, rng = survey.values, survey.scaling, survey.rng("mixing")
     processes, mixing, seen = model.processes, model.mixing, (table.count_per_output() > 0)[:, None]
     processes.units.copy_(torch.as_tensor(found.lengthscale))

@@ -131,10 +131,12 @@ class CellNoise(nn.Module):
 
         return beside
 
-    def penalty(self) -> Float[Tensor, ""]:
-        """½ Σ_n (τ_n²/ω + log(1 + ½ c_n ω)), what the log likelihood at τ loses to that of ω."""
-        spread = self.log_spread.exp()
-        return 0.5 * (self.log_factor.square() / spread + (0.5 * self.count * spread).log1p()).sum()
+    def penalty(self, row: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
+        """½ (τ_n²/ω + log(1 + ½ c_n ω)) / c_n: what a cell of input n loses of the log likelihood at τ to that of ω."""
+        if not len(self.inputs):
+            return torch.zeros(row.shape, dtype=torch.float64, device=row.device)
+        spread, τ, count = self.log_spread.exp(), self.log_factor[row], self.count[row]
+        return 0.5 * (τ.square() / spread + (0.5 * count * spread).log1p()) / count
 
     def _open(self) -> Float[Tensor, " n"]:
         """v_n, what is not known of τ_n."""

@@ -13,6 +13,7 @@ from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import matvec
 from manygp.models.exact import ExactBatch
 from manygp.models.joint.independent import SparseIndependentJoint
+from manygp.models.model import Model
 from manygp.models.pooling import pooled_prior
 from manygp.training import History, Journal, Minimum, Recorder, climb_each, minimise_each
 from manygp.variational import (
@@ -46,7 +47,7 @@ _POOLED_EVALUATIONS = 5
 _MIN_NOISE = 1e-4
 
 
-class SparseIndependentModel(nn.Module):
+class SparseIndependentModel(Model):
     """Independent sparse GPs, one for each output.
 
     Generative model: f_p = b_p + g_p with g_p ~ GP(0, k_p), y_np ~ p(y | f_p(x_n)); b_p is zero where outputs can be
@@ -81,17 +82,7 @@ class SparseIndependentModel(nn.Module):
         weights = 0 if mixture is None else mixture.num_weights
         return weights + self.processes.Z.numel() + self.processes.posterior.shape[0] * (m + m**2)
 
-    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
-        """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, self._view(batch))
-
-    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """Take a natural step on the q(u_p) of the batch, then estimate the bound at the new ones."""
-        view = self._view(batch)
-        self._natural_step(batch, view, rate)
-        return self._terms(batch, view)
-
-    def _view(self, batch: CellBatch) -> "_View":
+    def _view(self, batch: CellBatch, generator: torch.Generator | None = None) -> "_View":
         padding, level = pad_groups(batch.column, len(batch.outputs)), self._levels(batch.outputs)
         projection = self.processes.project(padding.pad(batch.x), batch.outputs)
         return _View(padding, projection, None if level is None else level.index_select(0, batch.column))
@@ -105,7 +96,6 @@ class SparseIndependentModel(nn.Module):
             return None if self.bias is None else self.bias.squeeze(-1)
         return nn.functional.embedding(outputs, self.bias, sparse=self.processes.sparse).squeeze(-1)
 
-    @torch.no_grad()
     def _natural_step(self, batch: CellBatch, view: "_View", rate: float) -> None:
         posterior, padding, projection = self.processes.posterior, view.padding, view.projection
         assert isinstance(posterior, NaturalPosterior)
@@ -148,7 +138,7 @@ class SparseIndependentModel(nn.Module):
             yield self.processes.Z
         if self.bias is not None:
             yield self.bias
-        yield from self.likelihood.row_parameters()
+        yield from super().row_parameters()
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "IndependentPredictor":

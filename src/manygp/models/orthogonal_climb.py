@@ -23,19 +23,6 @@ def climb_likelihood(
 
     With all rows at hand the best q(u) is known in closed form, so that a natural step of rate 1 before every
     evaluation makes the bound a function of the other parameters alone.
-
-    Parameters
-    ----------
-    model
-        The model to train.
-    rows
-        All rows through the basis as it is now.
-    num_cells
-        Observed cells of the table.
-    max_steps
-        Most iterations.
-    journal
-        Where iterations are noted.
     """
 
     def exact() -> ElboTerms:

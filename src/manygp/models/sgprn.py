@@ -14,6 +14,7 @@ from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import conjugate_gradients, safe_cholesky
 from manygp.models.joint.network import NetworkJoint
+from manygp.models.model import Model
 from manygp.variational import CellBatch, ElboTerms, TensorNormal, trusted_rate, trusted_sites
 from manygp.variational.layout import distinct_inputs, pad_groups
 
@@ -69,7 +70,7 @@ class _Moments:
     c: Float[Tensor, " a"]
 
 
-class RegressionNetwork(nn.Module):
+class RegressionNetwork(Model):
     """Gaussian process regression network with matrix- and tensor-normal posteriors.
 
     Generative model: f_l ~ GP(0, k_f) and w_pl ~ GP(0, k_w) for l = 1, …, L, all independent; h_n = f(x_n) + σ_f ε_n,
@@ -152,16 +153,6 @@ class RegressionNetwork(nn.Module):
 
     # -- the bound -----------------------------------------------------------------------------------------------
 
-    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
-        """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, self._view(batch, generator))
-
-    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """Take a natural step on q(F) and q(W), then estimate the bound at the new ones."""
-        view = self._view(batch, generator)
-        self._natural_step(batch, view, rate)
-        return self._terms(batch, view)
-
     def _view(self, batch: CellBatch, generator: torch.Generator) -> _View:
         assert batch.row is not None
         rows, index = batch.row.unique(return_inverse=True)
@@ -208,7 +199,6 @@ class RegressionNetwork(nn.Module):
 
     # -- natural steps -------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _natural_step(self, batch: CellBatch, view: _View, rate: float) -> None:
         """Steps on q(F) and then on q(W): covariances mode by mode, each given the others, then means."""
         q = self._moments(view, batch.outputs)
@@ -315,7 +305,7 @@ class RegressionNetwork(nn.Module):
         """Parameters with one row per output, of which a step touches only a few."""
         if self.bias is not None:
             yield self.bias
-        yield from self.likelihood.row_parameters()
+        yield from super().row_parameters()
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "NetworkPredictor":

@@ -38,15 +38,6 @@ def stretch_lengthscales(
     enters, and where the kernel is not quite the right one, too long a lengthscale carries slopes far into a gap. So
     cells are held out in the pattern of the gaps, and their log density decides, if it is clear over outputs. For
     Gaussian noise only, whose q(u) need one natural step on all cells of their outputs. Returns the factor.
-
-    Parameters
-    ----------
-    model
-        A model after training.
-    table, scaling
-        What it was trained on.
-    rng
-        Source of randomness.
     """
     best = 1.0
     try:

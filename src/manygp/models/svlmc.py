@@ -12,6 +12,7 @@ from manygp.functions import Joint
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.linalg import gaussian_kl
 from manygp.models.joint.mixing import MixingJoint
+from manygp.models.model import Model
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -84,7 +85,7 @@ class _View:
     kl: Float[Tensor, " p"]
 
 
-class LinearMixingModel(nn.Module):
+class LinearMixingModel(Model):
     """Linear model of coregionalisation with sparse variational latent processes.
 
     Generative model: g_l ~ GP(0, k_l) for l = 1, …, L, w_p ~ N(0, I), f_p = b_p + Σ_l w_pl g_l, y_np ~ p(y | f_p(x_n)).
@@ -126,16 +127,6 @@ class LinearMixingModel(nn.Module):
         L, m, d = self.processes.Z.shape
         return self.mixing.mean.numel() + self.mixing.log_std.numel() + L * m * d + L * m + L * m**2
 
-    def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
-        """An unbiased estimate of the bound from a batch."""
-        return self._terms(batch, self._view(batch, generator))
-
-    def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
-        """Take a natural step on every q(u_l), then estimate the bound at the new ones."""
-        view = self._view(batch, generator)
-        self._natural_step(batch, view, rate)
-        return self._terms(batch, view)
-
     def _view(self, batch: CellBatch, generator: torch.Generator) -> _View:
         x, row = distinct_inputs(batch.x)
         cells = CellGrid(row, batch.column, len(x), len(batch.outputs))
@@ -156,7 +147,6 @@ class LinearMixingModel(nn.Module):
         bias = nn.functional.embedding(batch.outputs, self.bias, sparse=self.mixing.sparse).squeeze(-1)
         return mean + bias.index_select(0, batch.column), variance
 
-    @torch.no_grad()
     def _natural_step(self, batch: CellBatch, view: _View, rate: float) -> None:
         """A natural step on all q(u_l) at once, see `Projection.joint_step`."""
         posterior, w, cells = self.processes.posterior, batch.cell_weight, view.cells
@@ -190,7 +180,7 @@ class LinearMixingModel(nn.Module):
         yield from self.mixing.parameters()
         if self.bias is not None:
             yield self.bias
-        yield from self.likelihood.row_parameters()
+        yield from super().row_parameters()
 
     @torch.no_grad()
     def predictor(self, num_samples: int, seed: int) -> "MixingPredictor":

@@ -148,7 +148,9 @@ class TransformedLatentModel(LatentVariableModel):
 
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
         if batch.groups is not None:
-            return self._group_evidence(batch, generator)
+            # Neighbours would not be alike at draws of their own.
+            h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True)
+            return self.group_evidence(batch, h)
         h = self.latents.rsample(batch.outputs, batch.column, generator, key=batch.key)
         outputs = batch.outputs.index_select(0, batch.column)
         beside = self.terms.mean(Points(batch.x, outputs, batch.row, h))
@@ -157,12 +159,10 @@ class TransformedLatentModel(LatentVariableModel):
             extra = self.cell_noise.beside(self.output_noise(outputs), batch.row, batch.noise)
         return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, extra, beside)
 
-    def _group_evidence(self, batch: CellBatch, generator: torch.Generator) -> VecchiaEvidence:
-        """Groups of cells given their conditioning sets, see `VecchiaEvidence`."""
+    def group_evidence(self, batch: CellBatch, h: Float[Tensor, "b h"]) -> VecchiaEvidence:
+        """Groups of cells at latent vectors h given their conditioning sets, see `VecchiaEvidence`."""
         assert batch.groups is not None
         outputs, at = batch.outputs.index_select(0, batch.column), batch.groups.index.flatten()
-        # Neighbours would not be alike at draws of their own.
-        h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True)
         # What inducing points leave are differences, in which single precision has no digits.
         x, y, shape = batch.x.double(), batch.y.double(), batch.groups.index.shape
         e, points = self.embed(x, h), Points(x, outputs, batch.row, h)
@@ -211,7 +211,7 @@ class TransformedLatentModel(LatentVariableModel):
     def _terms(self, batch: CellBatch, data: Float[Tensor, ""], q: PosteriorMoments) -> ElboTerms:
         kl_h = (batch.output_weight * self.own_kl(batch.outputs)).sum()
         if self.cell_noise is not None:
-            kl_h = kl_h + self.cell_noise.penalty()
+            kl_h = kl_h + batch.cell_weight * batch.total(self.cell_noise.penalty(batch.row))
         return ElboTerms(batch.cell_weight * data, q.kl(), kl_h)
 
     def without_noise(self) -> "TransformedLatentModel":

@@ -5,9 +5,10 @@ fixed, the update is exact: natural parameters of q(v) are sums over cells,
 
     Λ = Λ₀ + Σᵢ E[aᵢ aᵢᵀ] / σᵢ²,   θ = θ₀ + Σᵢ E[aᵢ] yᵢ / σᵢ²
 
-over draws of h, so that cells which are taken back leave nothing behind. With neighbours, cells stand behind all those
-of the fit in the order, so that their whitened rows ã and values ỹ are added in the same way. With effects of single
-inputs, what the cells of an input have in common is divided out, and tells about the effects there.
+over draws of h, so that cells which are taken back leave nothing behind. With neighbours, whitened rows ã and values ỹ
+of groups of all cells take the place of a and y: old cells and new ones tell about each other, and one pass over all of
+them is a small part of a fit. With effects of single inputs, what the cells of an input have in common is divided out,
+and tells about the effects there.
 """
 
 import copy
@@ -15,17 +16,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manygp.data import Batch, Cells, GroupPlan, Scaling
-from manygp.data.groups import group_cells
 from manygp.errors import NumericalError
 from manygp.likelihoods import Gaussian
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.models.adapt import NewCells, refine_latents
+from manygp.models.group_update import natural_of_groups, step_latents
 from manygp.models.neighbors import ObservedCells
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Points, RowEffects, Term
@@ -46,8 +45,6 @@ __all__ = [
 
 # Draws of latent vectors for each cell; rounds over q(v) and q(h); natural steps where noise is not Gaussian.
 _DRAWS, _ROUNDS, _STEPS = 8, 2, 25
-# Cells of a group, and groups that are worked on at a time.
-_GROUP_SIZE, _GROUPS = 32, 64
 # Cells whose statistics are computed at a time.
 _CHUNK_CELLS = 20_000
 
@@ -113,9 +110,7 @@ def restored(model: TransformedLatentModel, base: Base, since: Since) -> Transfo
     for effects in model.terms.of(RowEffects):
         _set_rows(effects, effects.inputs[: base.num_rows], *(part[: base.num_rows] for part in _posterior(effects)))
     if model.observed is not None:
-        cells = model.observed
-        came = is_among((cells.inputs[cells.row.long()], cells.output.long()), (since.x, since.outputs))
-        model.observed = _chosen(cells, ~came)
+        model.observed = _without(model.observed, since)
     return model
 
 
@@ -136,15 +131,8 @@ def without_cells(model: TransformedLatentModel, wrong: Since, seed: int) -> Non
             )
         _put(model, (old_θ - theta, left))
         return
-    cells = model.observed
-    gone = is_among((cells.inputs[cells.row.long()], cells.output.long()), (wrong.x, wrong.outputs))
-    model.observed = _chosen(cells, ~gone)
-    rest = model.observed
-    x = rest.inputs[rest.row.long()]
-    m = len(model.gp.Z)
-    eye = torch.eye(m, dtype=torch.float64, device=x.device)
-    theta, precision = _group_statistics(model, Since(x, rest.output.long(), rest.y), 0, seed)
-    _put(model, (theta, eye + precision))
+    model.observed = _without(model.observed, wrong)
+    _put(model, natural_of_groups(model, seed))
 
 
 @torch.no_grad()
@@ -153,14 +141,9 @@ def assimilate(model: TransformedLatentModel, since: Since, seed: int) -> None:
     if not len(since):
         return
     if model.observed is not None:
-        cells, num_before = model.observed, len(model.observed.y)
-        both = Since(
-            torch.cat([cells.inputs[cells.row.long()], since.x]),
-            torch.cat([cells.output.long(), since.outputs]),
-            torch.cat([cells.y, since.y]),
-        )
-        _add(model, _group_statistics(model, both, num_before, seed))
-        model.observed = _joined(cells, since)
+        model.observed = _joined(model.observed, since)
+        moves = model.latents.posterior != "point"
+        _put(model, step_latents(model, since.outputs.unique(), seed) if moves else natural_of_groups(model, seed))
         return
     base = base_of(model, since.outputs.unique())
     for _ in range(_ROUNDS if _moves_latents(model) else 1):
@@ -280,28 +263,6 @@ def _step_to(model: TransformedLatentModel, since: Since, prior: Natural, seed: 
     _put(model, (posterior.theta, posterior.precision))
 
 
-def _group_statistics(model: TransformedLatentModel, cells: Since, num_before: int, seed: int) -> Natural:
-    """Σ ã ỹ and Σ ã ãᵀ of groups of all cells but the first, given neighbours among the cells before them."""
-    x, outputs, y = (part.cpu().numpy() for part in (cells.x, cells.outputs, cells.y))
-    d, p = x.shape[1], model.num_outputs
-    plain = Scaling(np.zeros(d), np.ones(d), np.zeros(p), np.ones(p))
-    rng, k = np.random.default_rng(seed), model.num_neighbors
-    plan = GroupPlan(Cells(x, outputs, y, range(p)), plain, len(y), _GROUP_SIZE, k, rng)
-    z = model.coordinates_of(cells.x, cells.outputs).cpu().numpy()
-    plan.grouping = group_cells(z, _GROUP_SIZE, k, rng, num_before)
-    generator, m = torch.Generator(cells.y.device).manual_seed(seed), len(model.gp.Z)
-    θ, Λ = cells.y.new_zeros(m), cells.y.new_zeros(m, m)
-    nobody = np.zeros(0, dtype=np.int64)
-    for groups in np.array_split(np.arange(len(plan.grouping)), 1 + len(plan.grouping) // _GROUPS):
-        if len(groups):
-            batch: Batch = plan.batch(groups, nobody)
-            evidence = model._evidence(CellBatch.from_arrays(batch, torch.float64, cells.y.device), generator)
-            target = evidence.natural_target(model.gp.posterior, 1.0)
-            θ, Λ = θ + target[0], Λ + target[1]
-            Λ.diagonal().sub_(1.0)
-    return θ, symmetrize(Λ)
-
-
 def _chunks(row: Int[Tensor, " c"]) -> list[Tensor]:
     """Places of cells, some at a time, those of an input always together."""
     first = torch.ones_like(row, dtype=torch.bool)
@@ -344,10 +305,9 @@ def _put(model: TransformedLatentModel, natural: Natural) -> None:
     posterior, (theta, precision) = model.gp.posterior, natural
     if isinstance(posterior, NaturalPosterior):
         posterior.put(theta, precision)
-        return
-    assert isinstance(posterior, CholeskyPosterior)
-    covariance = torch.cholesky_inverse(safe_cholesky(precision))
-    posterior.set_moments(covariance @ theta, symmetrize(covariance))
+    elif isinstance(posterior, CholeskyPosterior):
+        covariance = torch.cholesky_inverse(safe_cholesky(precision))
+        posterior.set_moments(covariance @ theta, symmetrize(covariance))
 
 
 def _add(model: TransformedLatentModel, statistics: Natural) -> None:
@@ -372,8 +332,9 @@ def _set_rows(effects: RowEffects, inputs: Tensor, mean: Tensor, covariance: Ten
     effects._known = None
 
 
-def _chosen(cells: ObservedCells, which: Bool[Tensor, " c"]) -> ObservedCells:
-    """Some of the observed cells; inputs that have none any more go."""
+def _without(cells: ObservedCells, gone: Since) -> ObservedCells:
+    """Observed cells without some; inputs that have none any more go."""
+    which = ~is_among((cells.inputs[cells.row.long()], cells.output.long()), (gone.x, gone.outputs))
     kept, row = cells.row[which].long().unique(return_inverse=True)
     parts = (cells.inputs[kept], row, cells.output[which], cells.y[which])
     return ObservedCells.of(*(part.cpu() for part in parts)).to(cells.y.device)

@@ -129,15 +129,7 @@ def state(file: DataFile) -> str:
 
 
 def download(file: DataFile, report: Report | None = None) -> Path:
-    """Fetch a file into the cache, whole or not at all.
-
-    Parameters
-    ----------
-    file
-        What to fetch.
-    report
-        Told how far it has come.
-    """
+    """Fetch a file into the cache, whole or not at all."""
     if file.url is None:
         raise DataError(f"{file.name} cannot be downloaded without an account; {_advice(file)}")
     target = cache_folder() / file.name

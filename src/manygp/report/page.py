@@ -64,15 +64,7 @@ def write_report(
 
 
 def render(facts: dict[str, Any], format: str) -> str:
-    """Return the text of a report.
-
-    Parameters
-    ----------
-    facts
-        What `collect` found.
-    format
-        "html" or "md".
-    """
+    """Return the text of a report."""
     jinja2 = need("jinja2", "report", "A report")
     environment = jinja2.Environment(
         autoescape=format == "html", trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined

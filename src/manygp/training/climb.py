@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.errors import NumericalError
+from manygp.memory import foreseen
 from manygp.training.each import Problems
 from manygp.training.history import History, Recorder
 from manygp.training.journal import Journal, State, copied, recalled_history, told_history
@@ -17,6 +19,7 @@ __all__ = ["climb", "climb_each"]
 
 # Rise of the bound over so many iterations, in nats a cell, below which it counts as flat.
 _WINDOW, _FLAT = 10, 1e-4
+_ADVICE = "choose a number for num_inducing, or a smaller one"
 
 
 def climb(
@@ -64,9 +67,10 @@ def climb(
 
     def closure() -> float:
         optimizer.zero_grad()
-        terms = bound()
-        loss = -terms.bound / num_cells
-        loss.backward()
+        with foreseen("The bound of all cells", _ADVICE) if best.terms is None else nullcontext():
+            terms = bound()
+            loss = -terms.bound / num_cells
+            loss.backward()
         return best.see(float(loss.detach()), terms)
 
     def state() -> State:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manygp.memory import foreseen
 from manygp.training.history import Recorder
 from manygp.training.journal import Journal, copied, recalled_history, told_history
 
@@ -102,7 +103,8 @@ def _begin(problems: Problems, start: Float[Tensor, "u k"]) -> dict[str, Tensor]
     """Where all problems are, with their values; and of those that are open, `which` they are and all else."""
     x, k = start.clone(), start.shape[1]
     which = torch.arange(len(x), device=x.device)
-    value, gradient = problems(x, which)
+    with foreseen(f"A look at all {len(x)} problems", "choose a number for num_inducing, or a smaller one", x.device):
+        value, gradient = problems(x, which)
     return {
         "x": x,
         "result": value.clone(),

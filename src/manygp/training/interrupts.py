@@ -5,11 +5,10 @@ Handlers are a matter of the main thread; anywhere else nothing happens here. Th
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
-__all__ = ["ending_early", "held_back", "time_limit"]
+__all__ = ["ending_early", "held_back", "noted", "time_limit"]
 
 # What a batch system, a service manager or a terminal that closes sends; not every system has all of them.
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -22,12 +21,9 @@ def ending_early(once: bool = False) -> Iterator[None]:
     With `once`, the first of them and of Ctrl-C is the only one that counts within the block, and those that came are
     ignored from then on: it is for programs that have only to keep what was learnt by then.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int) -> None:
         came.append(number)
         if len(came) == 1 or not once:
             raise KeyboardInterrupt
@@ -35,13 +31,8 @@ def ending_early(once: bool = False) -> Iterator[None]:
     numbers = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
     if once and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         numbers.append(signal.SIGINT)
-    handlers = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
+    with _heard(interrupt, numbers, ignored=came if once else ()):
         yield
-    finally:
-        for number, handler in handlers.items():
-            # A handler of ours would not outlive the interpreter, which takes its time to end.
-            signal.signal(number, signal.SIG_IGN if once and number in came else handler)
 
 
 @contextmanager
@@ -50,40 +41,62 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     Where there are no timers, or in another thread, time has no end.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    if not _is_main() or not hasattr(signal, "setitimer"):
         yield
         return
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int) -> None:
         raise KeyboardInterrupt
 
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, handler)
+    with _heard(interrupt, (signal.SIGALRM,)):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Keep Ctrl-C, SIGTERM and SIGHUP until the end of a block, which is short, and deliver them then."""
-    if threading.current_thread() is not threading.main_thread():
+    came: list[int] = []
+    try:
+        with _heard(came.append, (signal.SIGINT, *_REQUESTS)):
+            yield
+    finally:
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
+@contextmanager
+def noted(came: list[int]) -> Iterator[None]:
+    """Write Ctrl-C, SIGTERM and SIGHUP down instead; the second of them interrupts."""
+
+    def note(number: int) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    with _heard(note, (signal.SIGINT, *_REQUESTS)):
+        yield
+
+
+@contextmanager
+def _heard(hear: Callable[[int], None], numbers: Iterable[int], ignored: Sequence[int] = ()) -> Iterator[None]:
+    """Let a function hear of some signals within a block; those in `ignored` at its end mean nothing afterwards."""
+    if not _is_main():
         yield
         return
-    came: list[int] = []
-    handlers = {
-        number: signal.getsignal(number)
-        for number in (signal.SIGINT, *_REQUESTS)
-        if signal.getsignal(number) is not None
-    }
-    for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
+    # What was not set by Python could not be put back.
+    known = [number for number in numbers if signal.getsignal(number) is not None]
+    handlers = {number: signal.signal(number, lambda number, frame: hear(number)) for number in known}
     try:
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+            # A handler of ours would not outlive the interpreter, which takes its time to end.
+            signal.signal(number, signal.SIG_IGN if number in ignored else handler)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -4,7 +4,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from manygp.data import Batch, Plan
 from manygp.errors import NumericalError
 from manygp.exchange import ALONE, Exchange
+from manygp.memory import foreseen
 from manygp.training.history import EpochRecord, History
 from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.training.progress import Progress
@@ -26,6 +27,8 @@ __all__ = ["settle", "train"]
 _LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
 # How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.
 _RETREATS, _SMALLER = 2, 0.3
+# What makes steps smaller.
+_ADVICE = "choose smaller batch_inputs, batch_outputs or num_inducing"
 _COUNTS = ("step", "taken", "retreats", "is_open")
 
 
@@ -162,7 +165,10 @@ class _Run:
     def _take(self, batch: Batch) -> None:
         cells = CellBatch.from_arrays(batch, self.dtype, self.device, self.exchange)
         rates, num_observed = self._rates(self.step), self.plan.table.num_observed
-        self.sums += take_step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
+        what = f"A step of training on {len(cells.y):,} cells"
+        with nullcontext() if self.step else foreseen(what, _ADVICE, self.device):
+            told = take_step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
+        self.sums += told
         self.step, self.taken = self.step + 1, self.taken + 1
         if self.watched is not None:
             self._check(float(self.sums[0]))

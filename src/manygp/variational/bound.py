@@ -63,6 +63,13 @@ class CellBatch:
             exchange=exchange,
         )
 
+    def total(self, values: Float[Tensor, " b"]) -> Float[Tensor, ""]:
+        """Sum over cells, but for those that groups are merely conditioned on."""
+        if self.groups is None:
+            return values.sum()
+        own = slice(self.groups.num_given, None)
+        return (values[self.groups.index[:, own]] * self.groups.seen[:, own]).sum()
+
 
 @dataclass(frozen=True)
 class ElboTerms:

@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manygp.linalg import gaussian_kl, matvec, safe_cholesky, symmetrize, triangular_gram, triangular_inverse
+from manygp.linalg import (
+    gaussian_kl,
+    matvec,
+    safe_cholesky,
+    sure_cholesky,
+    symmetrize,
+    triangular_gram,
+    triangular_inverse,
+)
 
 __all__ = ["CholeskyPosterior", "NaturalPosterior", "Posterior", "PosteriorMoments"]
 
@@ -83,8 +91,9 @@ class NaturalPosterior(Posterior):
         self.register_buffer("precision", _identity(shape))
 
     def moments(self, which: Int[Tensor, " r"] | None = None) -> PosteriorMoments:
-        # By a triangular inverse and a product, several times faster than torch.cholesky_inverse.
-        Rinv = triangular_inverse(safe_cholesky(_rows(self.precision, which)))
+        # By a triangular inverse and a product, several times faster than torch.cholesky_inverse. Precisions are those
+        # of the prior and more.
+        Rinv = triangular_inverse(sure_cholesky(_rows(self.precision, which)))
         S = triangular_gram(Rinv)
         return PosteriorMoments(
             matvec(S, _rows(self.theta, which)), S, 2.0 * Rinv.diagonal(dim1=-2, dim2=-1).log().sum(-1)

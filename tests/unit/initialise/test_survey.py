@@ -157,7 +157,22 @@ def test_equal_errors_in_outputs_of_unequal_spread_call_for_one_scale(rng):
     table = low_rank(rng)
     spread = np.where(np.arange(table.num_outputs) % 2 == 0, 1.0, 8.0)
     Y = table.Y * spread + 0.5 * rng.standard_normal(table.Y.shape)
-    assert worlds.survey_of(Grid(table.X, Y), rng, standardize=True).choice.kind == "centred"
+    assert worlds.survey_of(Grid(table.X, Y), rng, standardize=True).choice.kind == "global"
+
+
+@pytest.mark.parametrize(("apart", "kind"), [(0.1, "global"), (30.0, "centred")])
+def test_levels_that_are_far_apart_are_no_functions(rng, apart, kind):
+    """With one scale for all, outputs have centres of their own where these differ by more than functions do."""
+    table = low_rank(rng)
+    spread = np.where(np.arange(table.num_outputs) % 2 == 0, 1.0, 8.0)
+    Y = table.Y * spread + 0.5 * rng.standard_normal(table.Y.shape) + apart * rng.standard_normal(table.num_outputs)
+    survey = worlds.survey_of(Grid(table.X, Y), rng, standardize=True)
+    assert survey.choice.kind == kind
+    assert np.ptp(survey.scaling.y_scale) == 0.0
+    if kind == "centred":
+        # Within a spread of the functions, which gaps are filled with.
+        assert np.abs(survey.scaling.y_center - np.nanmean(Y, 0)).max() < 8.0
+        assert survey.scaling.y_scale[0] < 10.0
 
 
 def test_a_table_too_small_to_hold_cells_out(rng):

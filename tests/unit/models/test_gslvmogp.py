@@ -82,7 +82,7 @@ def test_the_start_explains_most_before_any_training(rng, estimator):
     sizes = {
         "num_features": 1,
         "num_outputs": 12,
-        "num_components": estimator._num_components,
+        "num_components": estimator.num_components,
         "latent_dim": 2,
         "num_inducing_latents": 6,
         "num_inducing_inputs": 10,
