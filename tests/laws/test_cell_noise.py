@@ -60,7 +60,7 @@ def test_neighbours_have_the_evidence_and_predictions_of_the_exact_gp(rng, table
         own = model.likelihood.noise_of(torch.as_tensor(output))
         R = plain - own.diag() + noise_of_cells(model, table).diag()
         parts = (torch.as_tensor(part) for part in (table.X, row, output, y, noise))
-        model.observed = ObservedCells.of(*parts)
+        model.observed = ObservedCells.of(*parts, table.num_outputs)
         x, outputs = torch.as_tensor(np.r_[table.X[:2], table.X[:1] + 0.3]), torch.tensor([2, 0, 3])
         mean, variance = NeighborPredictor(model, ALL, True)(x, outputs)
         h = model.latents.mean

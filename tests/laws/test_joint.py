@@ -132,7 +132,9 @@ def two_scales(rng, table, noise=None):
     if noise is not None:
         model.likelihood.noise = torch.tensor(noise)
     row, output, y = table.cells(table.places())
-    model.observed = ObservedCells.of(*(torch.as_tensor(part) for part in (table.X, row, output, y)))
+    model.observed = ObservedCells.of(
+        *(torch.as_tensor(part) for part in (table.X, row, output, y)), None, table.num_outputs
+    )
     model.num_neighbors = 1000
     return model
 

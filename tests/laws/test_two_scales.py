@@ -190,7 +190,7 @@ def test_an_output_without_cells_changes_its_own_terms_alone(rng, table):
 
 def observed(table):
     row, output, y = table.cells(table.places())
-    return ObservedCells.of(*(torch.as_tensor(part) for part in (table.X, row, output, y)))
+    return ObservedCells.of(*(torch.as_tensor(part) for part in (table.X, row, output, y)), None, table.num_outputs)
 
 
 def test_predictions_from_all_cells_are_those_of_the_exact_gp(rng, table):

@@ -33,9 +33,11 @@ class CellSearch:
         Outputs in such units, shape (p, h).
     row, output
         Input and output of every observed cell, shape (c,) each.
+    num_shared
+        Outputs that are near to others: the first of all. The rest is near to nothing but itself.
     """
 
-    def __init__(self, x: FloatArray, h: FloatArray, row: IntArray, output: IntArray):
+    def __init__(self, x: FloatArray, h: FloatArray, row: IntArray, output: IntArray, num_shared: int):
         self.x, self.h = x, h
         order = np.lexsort((x[row, 0], output))
         self._sorted, self._first = order, np.searchsorted(output[order], np.arange(len(h) + 1))
@@ -50,7 +52,7 @@ class CellSearch:
         self._keys = self._keys[self._by_key]
         self.shares_inputs = len(row) >= _SHARED * len(x)
         self._near_inputs = _Nearest(x)
-        self._near_outputs = _Nearest(h)
+        self._num_shared, self._near_outputs = num_shared, _Nearest(h[:num_shared])
         self._own: dict[int, cKDTree] = {}
 
     def candidates(
@@ -81,7 +83,7 @@ class CellSearch:
         first = np.zeros(len(distinct), dtype=np.int64)
         first[at] = np.arange(len(at))
         most = max(num_here, num_outputs) if self.shares_inputs else num_outputs
-        near = self._near_outputs(h[first], min(most, len(self.h)))[at]
+        near = self._near_outputs(h[first], min(most, self._num_shared))[at]
         parts = [self._cells_of(x, output[:, None], num_own)]
         if self.shares_inputs:
             inputs, back = np.unique(x, axis=0, return_inverse=True)

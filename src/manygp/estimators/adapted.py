@@ -144,7 +144,7 @@ class AdaptiveEstimator(LatentVariableEstimator):
             features = self._features(output_coordinates, names)
             prior = numbers_at(self.model_, features)
         found = self._adapted(table, population, base, unit, prior)
-        new = self._joined(found, names, population.extras, base, unit)
+        new = self._joined(found, table, names, population.extras, base, unit)
         if features is not None and prior is not None:
             add_places(new.model_, features, *prior)
         return new
@@ -327,7 +327,9 @@ class AdaptiveEstimator(LatentVariableEstimator):
             extra,
         )
 
-    def _joined(self, found: Adaptation, names: Sequence[Hashable], extras: str, base: float, unit: float) -> Self:
+    def _joined(
+        self, found: Adaptation, table: Grid, names: Sequence[Hashable], extras: str, base: float, unit: float
+    ) -> Self:
         h = self.model_.latents.dim
         mean, covariance, extra = found.mean[:, :h], found.covariance[:, :h, :h], found.mean[:, h:]
         level = extra[:, 0] if extras == "level" else torch.zeros_like(mean[:, 0])
@@ -336,6 +338,12 @@ class AdaptiveEstimator(LatentVariableEstimator):
         center, scale = np.full(len(mean), base), np.full(len(mean), unit)
         if extras == "scale":
             center, scale = moved_scales(base, unit, extra)
+        if model.observed is not None:
+            values = table.block(np.arange(table.num_inputs), np.arange(table.num_outputs))
+            row, column = np.nonzero(~np.isnan(values))
+            x, y = self.scaling_.scale_x(table.X[row]), (values[row, column] - center[column]) / scale[column]
+            output = torch.as_tensor(self.n_outputs_ + column, device=model.units.device)
+            model.observed = model.observed.joined(self._tensor(x), output, self._tensor(y))
         old = self.scaling_
         new._scale(replace(old, y_center=np.append(old.y_center, center), y_scale=np.append(old.y_scale, scale)))
         return new

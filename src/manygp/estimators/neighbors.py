@@ -64,10 +64,10 @@ class NeighborGroups:
         """The cells that predictions are conditioned on."""
         inputs = distinct_inputs(self.plan.table)
         first = np.unique(inputs, return_index=True)[1]
-        row, output, y = (torch.as_tensor(part) for part in (inputs[self._row], self._output, self._y))
-        noise = None if self._noise is None else torch.as_tensor(self._noise)
-        cells = ObservedCells.of(self._x[first].cpu(), row, output, y, noise)
-        return cells.to(self._x.device)
+        device = self._x.device
+        row, output, y = (torch.as_tensor(part).to(device) for part in (inputs[self._row], self._output, self._y))
+        noise = None if self._noise is None else torch.as_tensor(self._noise).to(device)
+        return ObservedCells.of(self._x[first], row, output, y, noise, self.plan.table.num_outputs)
 
     def _coordinates(self) -> FloatArray:
         parts = []

@@ -55,7 +55,8 @@ def adapt_outputs(
     """Find θ = (h, level) or (h, centre, log scale) of new outputs by damped Gauss-Newton steps, all at once.
 
     Every step linearises μ(x, h) around the present h and takes the expected log likelihood of a cell by its first two
-    derivatives, as natural steps do. Parameters of the likelihood that belong to an output are then moved by gradients
+    derivatives, as natural steps do. With neighbours, what inducing points leave open is noise to θ, since other cells
+    of the output will tell it. Parameters of the likelihood that belong to an output are then moved by gradients
     towards a balance of its cells and of what is usual among outputs, and θ once more. Given θ, cells of different
     outputs have nothing to do with each other, so that all outputs move in one pass.
     """
@@ -164,10 +165,9 @@ class _Search:
         P = self.prior_precision
         away = torch.einsum("kij,kj->ki", P, θ - self.prior_mean)
         value = -0.5 * ((θ - self.prior_mean) * away).sum(-1)
-        f, variance, y, J = self._cells_at(θ)
-        value = value.index_add(0, outputs, self._expected(f, variance, y))
-        known = (self.numbers[outputs], self.cells.exposure)
-        by_mean, by_variance = self.likelihood.site_derivatives(f, variance, y, *known)
+        f, variance, y, J, beside = self._cells_at(θ)
+        value = value.index_add(0, outputs, self._expected(f, variance, y, beside))
+        by_mean, by_variance = self.likelihood.site_derivatives(f, variance, y, self.numbers[outputs], beside)
         gradient = (-away).index_add(0, outputs, by_mean.unsqueeze(-1) * J)
         if self.extras == "scale":
             # y = c + b (f + noise): every cell's density is divided by b
@@ -177,11 +177,11 @@ class _Search:
         precision = P.index_add(0, outputs, β[:, None, None] * J.unsqueeze(-1) * J.unsqueeze(-2))
         return torch.where(value.isfinite(), value, -torch.inf), gradient, precision
 
-    def _expected(self, f: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        return self.likelihood.expected_log_prob(f, variance, y, self.numbers[self.cells.outputs], self.cells.exposure)
+    def _expected(self, f: Tensor, variance: Tensor, y: Tensor, beside: Tensor | None) -> Tensor:
+        return self.likelihood.expected_log_prob(f, variance, y, self.numbers[self.cells.outputs], beside)
 
-    def _cells_at(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean and variance of what the likelihood sees, values in its units, and slopes of the mean (b, t)."""
+    def _cells_at(self, θ: Float[Tensor, "k t"]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+        """What the likelihood sees: mean, variance, values in its units, slopes of the mean (b, t), noise beside."""
         outputs, y, h = self.cells.outputs, self.cells.y, self.model.latents.dim
         own = θ.index_select(0, outputs)
         f, variance, J = moments_and_slopes(self.model, self.conditional, self.cells.x, own[:, :h])
@@ -194,12 +194,17 @@ class _Search:
             b = own[:, h + 1].exp()
             y = (y - own[:, h]) / b
             J = torch.cat([J, (1.0 / b).unsqueeze(-1), y.unsqueeze(-1)], -1)
-        return f, variance, y, J
+        beside = self.cells.exposure
+        if self.model.observed is not None:
+            # log N(y | μ, v + σ²), not E log N(y | f, σ²)
+            left = variance + self.terms.variance(points)
+            variance, beside = torch.zeros_like(variance), left if beside is None else left + beside
+        return f, variance, y, J, beside
 
     def fit_likelihood(self, θ: Float[Tensor, "k t"], precision: Float[Tensor, "k t t"]) -> None:
         """Move the parameters of the likelihood that belong to an output, f and its variance held fixed."""
         covariance = torch.linalg.inv(precision)
-        f, variance, y, J = self._cells_at(θ)
+        f, variance, y, J, beside = self._cells_at(θ)
         # What is not known of θ is not known of f.
         variance = variance + torch.einsum("bi,bij,bj->b", J, covariance[self.cells.outputs], J)
         names = [name for name in self.likelihood.row_names() if getattr(self.likelihood, name).requires_grad]
@@ -210,7 +215,7 @@ class _Search:
         for _ in range(_LIKELIHOOD_STEPS):
             optimizer.zero_grad()
             with torch.enable_grad():
-                loss = -self._expected(f, variance, y).sum()
+                loss = -self._expected(f, variance, y, beside).sum()
                 for parameter, mean, sd in zip(parameters, usual, spread, strict=True):
                     loss = loss + 0.5 * ((parameter - mean) / sd).square().sum()
                 loss.backward()

@@ -102,10 +102,12 @@ class CellNoise(nn.Module):
         self.log_spread.fill_(np.log(spread))
 
     def factor(self, row: Int[Tensor, "*g"]) -> Float[Tensor, "*g"]:
-        """exp(τ_n), what the noise of an output is multiplied by at inputs of the table."""
+        """exp(τ_n), what the noise of an output is multiplied by at inputs of the table; its mean at those behind."""
         if not len(self.inputs):
             return torch.ones(row.shape, dtype=torch.float64, device=row.device)
-        return self.log_factor[row].exp()
+        is_known = row < len(self.inputs)
+        factor = self.log_factor[row.clamp(max=len(self.inputs) - 1)].exp()
+        return torch.where(is_known, factor, self._usual())
 
     def beside(
         self, own: Float[Tensor, "*g"], row: Int[Tensor, "*g"], known: Float[Tensor, "*g"] | None
@@ -125,8 +127,8 @@ class CellNoise(nn.Module):
             row = inputs.find(x)
             is_known, at = row >= 0, row.clamp(min=0)
             # E exp(τ) = exp(τ_n + ½ v_n) at inputs of the table, exp(½ ω) elsewhere
-            mean = torch.where(is_known, self.log_factor[at] + 0.5 * self._open()[at], 0.5 * self.log_spread.exp())
-            factor = mean.exp() if self.log_factor.requires_grad else torch.ones_like(mean)
+            told = (self.log_factor[at] + 0.5 * self._open()[at]).exp()
+            factor = torch.where(is_known, told, self._usual()) if self.log_factor.requires_grad else 1.0
             return own * (factor - 1.0) + typical * torch.where(is_known, self.ratio[at], 1.0)
 
         return beside
@@ -137,6 +139,11 @@ class CellNoise(nn.Module):
             return torch.zeros(row.shape, dtype=torch.float64, device=row.device)
         spread, τ, count = self.log_spread.exp(), self.log_factor[row], self.count[row]
         return 0.5 * (τ.square() / spread + (0.5 * count * spread).log1p()) / count
+
+    def _usual(self) -> Float[Tensor, ""]:
+        """E exp(τ) of an input of which nothing is known."""
+        one = torch.ones_like(self.log_spread)
+        return (0.5 * self.log_spread.exp()).exp() if self.log_factor.requires_grad else one
 
     def _open(self) -> Float[Tensor, " n"]:
         """v_n, what is not known of τ_n."""

@@ -53,6 +53,9 @@ class ObservedCells(nn.Module):
         Values, shape (c,).
     noise
         Known variances of their noise, shape (c,); None where nothing is known.
+    num_shared
+        Cells of the first outputs, so many, are neighbours of any cell; those of others, which came later, are
+        neighbours of their own output alone, so that nothing that was predicted before changes.
     """
 
     inputs: Tensor
@@ -61,8 +64,9 @@ class ObservedCells(nn.Module):
     y: Tensor
     noise: Tensor | None
 
-    def __init__(self, num_inputs: int, num_features: int, num_cells: int, has_noise: int = 0):
+    def __init__(self, num_inputs: int, num_features: int, num_cells: int, has_noise: int, num_shared: int):
         super().__init__()
+        self.num_shared = num_shared
         self.register_buffer("inputs", torch.zeros(num_inputs, num_features, dtype=torch.float64))
         for name in ("row", "output"):
             self.register_buffer(name, torch.zeros(num_cells, dtype=torch.int32))
@@ -70,10 +74,12 @@ class ObservedCells(nn.Module):
         self.register_buffer("noise", torch.zeros_like(self.y) if has_noise else None)
 
     @classmethod
-    def of(cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor, noise: Tensor | None = None) -> "ObservedCells":
+    def of(
+        cls, inputs: Tensor, row: Tensor, output: Tensor, y: Tensor, noise: Tensor | None, num_shared: int
+    ) -> "ObservedCells":
         """Cells as they are told."""
         num_inputs, num_features = inputs.shape
-        cells = cls(num_inputs, num_features, len(y), int(noise is not None))
+        cells = cls(num_inputs, num_features, len(y), int(noise is not None), num_shared).to(y.device)
         for name, values in {"inputs": inputs, "row": row, "output": output, "y": y, "noise": noise}.items():
             if values is not None:
                 getattr(cells, name).copy_(values)
@@ -81,7 +87,33 @@ class ObservedCells(nn.Module):
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes of cells like these."""
-        return (*self.inputs.shape, len(self.y), int(self.noise is not None))
+        return (*self.inputs.shape, len(self.y), int(self.noise is not None), self.num_shared)
+
+    def without(self, gone: Bool[Tensor, " c"]) -> "ObservedCells":
+        """All but some of the cells; inputs that have none any more go."""
+        kept, row = self.row[~gone].long().unique(return_inverse=True)
+        noise = None if self.noise is None else self.noise[~gone]
+        return self.of(self.inputs[kept], row, self.output[~gone], self.y[~gone], noise, self.num_shared)
+
+    def joined(self, x: Float[Tensor, "k d"], output: Int[Tensor, " k"], y: Float[Tensor, " k"]) -> "ObservedCells":
+        """These cells and others behind them, with the known noise that is usual; equal inputs are shared."""
+        n = len(self.inputs)
+        number = torch.cat([self.inputs, x]).unique(dim=0, return_inverse=True)[1]
+        # The first place at which an input stands; new ones are counted behind the old.
+        places = torch.arange(len(number)).to(number)
+        first = torch.full_like(number, len(number)).scatter_reduce(0, number, places, "amin")
+        new, row = first[number[n:]].unique(return_inverse=True)
+        is_new = new >= n
+        target = torch.where(is_new, n + is_new.long().cumsum(0) - 1, new)
+        noise = None if self.noise is None else torch.cat([self.noise, self.noise.mean().expand(len(y))])
+        return self.of(
+            torch.cat([self.inputs, x[new[is_new] - n]]),
+            torch.cat([self.row.long(), target[row]]),
+            torch.cat([self.output.long(), output]),
+            torch.cat([self.y, y]),
+            noise,
+            self.num_shared,
+        )
 
 
 @dataclass(frozen=True)
@@ -156,6 +188,7 @@ class NeighborPredictor:
             self.h[:num_known].cpu().numpy() / self.h_unit,
             self.cells.row.cpu().numpy().astype(np.int64),
             self.cells.output.cpu().numpy().astype(np.int64),
+            self.cells.num_shared,
         )
         self._known = KnownInputs(self.cells.inputs)
         # Noise variances of all observed cells.
@@ -264,7 +297,7 @@ class NeighborPredictor:
     def candidates(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> IntArray:
         """Numbers of observed cells that may be neighbours of cells (x, outputs), −1 for none, shape (b, c)."""
         h = self.h[outputs].cpu().numpy() / self.h_unit
-        near = min(_NEAR_OUTPUTS, len(self.search.h))
+        near = min(_NEAR_OUTPUTS, self.cells.num_shared)
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
         return self.search.candidates(x.detach().cpu().numpy() / self.x_unit, which, h, inputs, near, _OWN, _HERE)

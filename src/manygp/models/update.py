@@ -141,7 +141,7 @@ def assimilate(model: TransformedLatentModel, since: Since, seed: int) -> None:
     if not len(since):
         return
     if model.observed is not None:
-        model.observed = _joined(model.observed, since)
+        model.observed = model.observed.joined(since.x, since.outputs, since.y)
         moves = model.latents.posterior != "point"
         _put(model, step_latents(model, since.outputs.unique(), seed) if moves else natural_of_groups(model, seed))
         return
@@ -333,31 +333,8 @@ def _set_rows(effects: RowEffects, inputs: Tensor, mean: Tensor, covariance: Ten
 
 
 def _without(cells: ObservedCells, gone: Since) -> ObservedCells:
-    """Observed cells without some; inputs that have none any more go."""
-    which = ~is_among((cells.inputs[cells.row.long()], cells.output.long()), (gone.x, gone.outputs))
-    kept, row = cells.row[which].long().unique(return_inverse=True)
-    parts = (cells.inputs[kept], row, cells.output[which], cells.y[which])
-    return ObservedCells.of(*(part.cpu() for part in parts)).to(cells.y.device)
-
-
-def _joined(cells: ObservedCells, since: Since) -> ObservedCells:
-    """Observed cells and others behind them, which share the inputs that are equal."""
-    n = len(cells.inputs)
-    number = torch.cat([cells.inputs, since.x]).unique(dim=0, return_inverse=True)[1]
-    # The first place at which an input stands; new ones are counted behind those of the fit.
-    first = torch.full_like(number, len(number)).scatter_reduce(0, number, torch.arange(len(number)).to(number), "amin")
-    place = first[number[n:]]
-    new, row = place.unique(return_inverse=True)
-    is_new = new >= n
-    target = torch.where(is_new, n + is_new.long().cumsum(0) - 1, new)
-    inputs = torch.cat([cells.inputs, since.x[new[is_new] - n]])
-    parts = (
-        inputs,
-        torch.cat([cells.row.long(), target[row]]),
-        torch.cat([cells.output.long(), since.outputs]),
-        torch.cat([cells.y, since.y]),
-    )
-    return ObservedCells.of(*(part.cpu() for part in parts)).to(cells.y.device)
+    """Observed cells without some."""
+    return cells.without(is_among((cells.inputs[cells.row.long()], cells.output.long()), (gone.x, gone.outputs)))
 
 
 def forgotten(since: Since, wrong: Since) -> Since:
