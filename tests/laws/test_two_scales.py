@@ -11,6 +11,7 @@ from manygp.data import Grid, GroupPlan
 from manygp.data.groups import group_cells
 from manygp.models import tiles
 from manygp.models.amplitudes import fit_amplitudes
+from manygp.models.nearness import Nearness
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.models.tiles import Conditioned
 from manygp.terms import OwnPart, Points, SharedPart, SharedShocks
@@ -129,7 +130,7 @@ def two_scale_model(rng, table, **settings):
 def group_plan(model, table, size=3, num_given=4, batch_cells=1000):
     plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given, np.random.default_rng(0))
     row, output, _ = table.cells(plan.places)
-    plan.arrange(model.coordinates_of(torch.as_tensor(table.X[row]), torch.as_tensor(output)).numpy())
+    plan.arrange(Nearness(model, torch.as_tensor(table.X), table.num_outputs).cells(row, output))
     return plan
 
 

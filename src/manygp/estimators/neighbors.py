@@ -6,16 +6,14 @@ import torch
 from manygp.data import GroupPlan, Scaling, Table
 from manygp.data.batches import known_noise
 from manygp.data.groups import distinct_inputs
-from manygp.data.table import FloatArray
 from manygp.models import TransformedLatentModel
+from manygp.models.nearness import Nearness
 from manygp.models.neighbors import ObservedCells
 
 __all__ = ["NeighborGroups"]
 
 # Cells of a group and of a batch, and the epochs before which groups are made anew.
 _GROUP_SIZE, _BATCH_CELLS, _ARRANGED = 32, 2700, (0, 3, 10, 30, 100)
-# Cells that are embedded at a time.
-_CHUNK_CELLS = 100_000
 
 
 class NeighborGroups:
@@ -53,7 +51,8 @@ class NeighborGroups:
 
     def arrange(self) -> None:
         """Group the cells anew."""
-        self.plan.arrange(self._coordinates())
+        near = Nearness(self._model, self._x, self.plan.table.num_outputs)
+        self.plan.arrange(near.cells(self._row, self._output))
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""
@@ -68,10 +67,3 @@ class NeighborGroups:
         row, output, y = (torch.as_tensor(part).to(device) for part in (inputs[self._row], self._output, self._y))
         noise = None if self._noise is None else torch.as_tensor(self._noise).to(device)
         return ObservedCells.of(self._x[first], row, output, y, noise, self.plan.table.num_outputs)
-
-    def _coordinates(self) -> FloatArray:
-        parts = []
-        for at in np.array_split(np.arange(len(self._row)), 1 + len(self._row) // _CHUNK_CELLS):
-            output = torch.as_tensor(self._output[at], device=self._x.device)
-            parts.append(self._model.coordinates_of(self._x[self._row[at]], output).cpu().numpy())
-        return np.concatenate(parts)

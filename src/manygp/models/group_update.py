@@ -16,6 +16,7 @@ from torch import Tensor
 
 from manygp.data import Cells, GroupPlan, Scaling
 from manygp.linalg import safe_cholesky, symmetrize, triangular_inverse
+from manygp.models.nearness import Nearness
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import CellBatch, NaturalPosterior
 from manygp.variational.evidence import Natural
@@ -58,12 +59,12 @@ def _batches(model: TransformedLatentModel, seed: int) -> Iterator[CellBatch]:
     """All cells in groups that are close at the means of latent vectors."""
     cells = model.observed
     assert cells is not None
-    x, output = cells.inputs[cells.row.long()], cells.output.long()
+    x, row, output = cells.inputs[cells.row.long()], cells.row.cpu().numpy(), cells.output.cpu().numpy()
     d, p = x.shape[1], model.num_outputs
-    table = Cells(x.cpu().numpy(), output.cpu().numpy(), cells.y.cpu().numpy(), range(p))
+    table = Cells(x.cpu().numpy(), output.astype(np.int64), cells.y.cpu().numpy(), range(p))
     plain = Scaling(np.zeros(d), np.ones(d), np.zeros(p), np.ones(p))
     plan = GroupPlan(table, plain, _GROUP_CELLS, _GROUP_SIZE, model.num_neighbors, np.random.default_rng(seed))
-    plan.arrange(model.coordinates_of(x, output).cpu().numpy())
+    plan.arrange(Nearness(model, cells.inputs, p).cells(row, output))
     for batch in plan.epoch(np.random.default_rng(seed)):
         yield CellBatch.from_arrays(batch, torch.float64, x.device)
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from manygp.data.search import CellSearch
 from manygp.data.table import IntArray
-from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
+from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.linalg import projected, safe_cholesky
+from manygp.models.nearness import Nearness
 from manygp.models.tiles import Conditioned, TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
@@ -176,16 +177,14 @@ class NeighborPredictor:
         # A width for which a chunk of cells takes some seconds.
         self.q, self.width = model.gp.posterior.moments(), 4
         assert model.observed is not None
-        self.cells, units = model.observed, model.units.cpu().numpy()
-        d, scale = self.cells.inputs.shape[1], np.ones(len(units))
-        if is_fused(model.gp.kernel) and model.gp.Z.shape[1] == len(units):
-            scale = model.gp.kernel.base_kernel.lengthscale.detach().cpu().numpy().reshape(-1)
-        self.x_unit, self.h_unit = (units * scale)[:d], (units * scale)[d:]
-        self.h = model.latents.mean.detach()
-        inputs, num_known = self.cells.inputs.cpu().numpy(), int(self.cells.output.max()) + 1
+        self.cells, self.h = model.observed, model.latents.mean.detach()
+        # What came later changes nothing that was predicted before.
+        shared = self.cells.row[self.cells.output < self.cells.num_shared]
+        self.nearness = Nearness(model, self.cells.inputs[: int(shared.max()) + 1], self.cells.num_shared)
+        self.places = self.nearness.outputs()
         self.search = CellSearch(
-            inputs / self.x_unit,
-            self.h[:num_known].cpu().numpy() / self.h_unit,
+            self.nearness.inputs(self.cells.inputs),
+            self.places[: int(self.cells.output.max()) + 1],
             self.cells.row.cpu().numpy().astype(np.int64),
             self.cells.output.cpu().numpy().astype(np.int64),
             self.cells.num_shared,
@@ -296,11 +295,11 @@ class NeighborPredictor:
 
     def candidates(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> IntArray:
         """Numbers of observed cells that may be neighbours of cells (x, outputs), −1 for none, shape (b, c)."""
-        h = self.h[outputs].cpu().numpy() / self.h_unit
         near = min(_NEAR_OUTPUTS, self.cells.num_shared)
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
-        return self.search.candidates(x.detach().cpu().numpy() / self.x_unit, which, h, inputs, near, _OWN, _HERE)
+        at = self.places[which]
+        return self.search.candidates(self.nearness.inputs(x), which, at, inputs, near, _OWN, _HERE)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""

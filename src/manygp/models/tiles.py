@@ -85,9 +85,9 @@ class TiledPredictor:
         # Cells of a table come row by row: most repetitions follow each other.
         inputs, column = (part.numpy() for part in x.unique_consecutive(dim=0, return_inverse=True))
         distinct, number = np.unique(inputs, axis=0, return_inverse=True)
-        row = neighborly(distinct / predictor.x_unit, _TILE[0])[number.reshape(-1)][column]
+        row = neighborly(predictor.nearness.inputs(torch.as_tensor(distinct)), _TILE[0])[number.reshape(-1)][column]
         which, at = np.unique(outputs.numpy(), return_inverse=True)
-        output = neighborly(predictor.h[which].numpy() / predictor.h_unit, _TILE[1])[at]
+        output = neighborly(predictor.places[which], _TILE[1])[at]
         block = (row // _BLOCK[0]) * (len(which) // _BLOCK[1] + 1) + output // _BLOCK[1]
         order = np.lexsort((output, row, output // _TILE[1], row // _TILE[0], block))
         yield from torch.as_tensor(order).split(np.bincount(block)[np.unique(block)].tolist())

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manygp.functions import Joint
-from manygp.kernels import cross_covariance, is_fused, plain_covariance
+from manygp.kernels import cross_covariance, plain_covariance
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models.cell_noise import CellNoise
 from manygp.models.joint.transformed import TransformedJoint
@@ -197,12 +197,6 @@ class TransformedLatentModel(LatentVariableModel):
             return plain_covariance(gp.kernel, e, gp.Z) @ Linv.T
         Kuu = cross_covariance(gp.kernel, gp.Z, gp.Z)
         return projected_rows(cross_covariance(gp.kernel, e, gp.Z), Kuu, Linv)
-
-    @torch.no_grad()
-    def coordinates_of(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Float[Tensor, "b e"]:
-        """Cells in the embedding space, in lengthscales of the kernel: close means correlated."""
-        e, kernel = self.embed(x, self.latents.mean[outputs]), self.gp.kernel
-        return e / kernel.base_kernel.lengthscale if is_fused(kernel) else e
 
     def covariance(self, a: Points, e: Float[Tensor, "*g c e"]) -> Float[Tensor, "*g c c"]:
         """Covariance of f and all terms between cells of a group with embeddings e."""

@@ -52,7 +52,7 @@ class TwoScaleJoint:
         self.model, self.has_noise = model, has_noise
         self.predictor = NeighborPredictor(model, num_neighbors, has_noise)
         self.process = inducing_process(model, 0, _NUM_FEATURES)
-        self.output_places = self.predictor.h.cpu().numpy() / self.predictor.h_unit
+        self.output_places = self.predictor.places
         # Rows of a cell and of its neighbours that it shares with no other.
         self.width = 4 * (len(model.gp.Z) + _NUM_FEATURES)
 
