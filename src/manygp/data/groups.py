@@ -8,7 +8,7 @@ among them, take memory and time that are linear in the cells but for logarithms
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ __all__ = ["GroupPlan", "Grouping", "group_cells", "neighborly"]
 
 # Groups before a group that are looked at for its neighbours.
 _NEAR_GROUPS = 8
+# Lost stretches: the share of the cells, lengths as shares of the cells of an output, how many at most, the cells of
+# one that are taken together, and the cells of the output itself that these are conditioned on.
+_LOST, _LENGTHS, _MOST_STRETCHES, _PIECE, _OWN = 0.2, (0.05, 0.3), 10_000, 8, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +59,92 @@ class Grouping:
         return np.concatenate([self.given[groups], np.where(place < size[:, None], own, -1)], axis=1)
 
 
-def group_cells(z: FloatArray, size: int, num_given: int, rng: np.random.Generator) -> Grouping:
-    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it."""
-    parts = list(_median_cuts(z, size))
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Cells of an output that are taken for lost, and the cells of it that are not, by their numbers."""
+
+    cells: IntArray
+    own: IntArray
+
+    def around(self, z: FloatArray, piece: IntArray, count: int) -> IntArray:
+        """Cells of the output that are nearest to some of the lost ones, as many below as above in the first input."""
+        center = z[piece].mean(axis=0)
+        order = self.own[np.argsort(np.abs(z[self.own] - center).sum(axis=1), kind="stable")]
+        is_below = z[order, 0] < center[0]
+        return np.concatenate([order[is_below][: count // 2], order[~is_below][: count - count // 2]])
+
+
+def lose_stretches(z: FloatArray, output: IntArray, num_inputs: int, rng: np.random.Generator) -> list[Stretch]:
+    """Stretches of some outputs, at most one of each: runs of cells along one input, regions over several.
+
+    Parameters
+    ----------
+    z, output
+        Coordinates of all cells, inputs first, and their outputs.
+    num_inputs
+        Number of inputs.
+    rng
+        Source of randomness.
+    """
+    order = np.lexsort((z[:, 0], output))
+    of_output = np.split(order, np.flatnonzero(np.diff(output[order])) + 1)
+    found, wanted = list[Stretch](), _LOST * len(z)
+    for i in rng.permutation(len(of_output))[:_MOST_STRETCHES]:
+        cells = of_output[i]
+        length = round(float(np.exp(rng.uniform(*np.log(_LENGTHS)))) * len(cells))
+        if not 0 < length < len(cells):
+            continue
+        if num_inputs == 1:
+            place = np.arange(len(cells)) - rng.integers(len(cells) - length + 1)
+            is_lost = (place >= 0) & (place < length)
+        else:
+            away = np.square(z[cells, :num_inputs] - z[cells[rng.integers(len(cells))], :num_inputs]).sum(axis=1)
+            is_lost = away <= np.partition(away, length - 1)[length - 1]
+        found.append(Stretch(cells[is_lost], cells[~is_lost]))
+        wanted -= length
+        if wanted <= 0:
+            break
+    return found
+
+
+def group_cells(
+    z: FloatArray, size: int, num_given: int, rng: np.random.Generator, lost: Sequence[Stretch] = ()
+) -> Grouping:
+    """Group cells at coordinates z (c, e), at most `size` together, and condition each group on cells before it.
+
+    Stretches that are `lost` come last, a few cells at a time, which are conditioned on cells of no such stretch: some
+    of the output itself, on both sides, and others.
+    """
+    rest = np.setdiff1d(
+        np.arange(len(z)), np.concatenate([np.zeros(0, dtype=np.int64), *(stretch.cells for stretch in lost)])
+    )
+    parts = list(_median_cuts(z, size, rest))
     parts = [parts[i] for i in rng.permutation(len(parts))]
-    cell = np.concatenate(parts)
-    start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-    given = np.full((len(parts), num_given), -1, dtype=np.int64)
-    if num_given:
-        center = np.stack([z[part].mean(axis=0) for part in parts])
-        for group, near in enumerate(_nearest_before(center, _NEAR_GROUPS + num_given // size)):
-            candidates = np.concatenate([np.zeros(0, dtype=np.int64), *(parts[i] for i in near)])
-            if len(candidates):
-                found = _nearest_cells(z, candidates, parts[group], num_given)
-                given[group, : len(found)] = found
-    return Grouping(cell, start, given)
+    given = list[IntArray]()
+    count = _NEAR_GROUPS + num_given // size
+    center = np.stack([z[part].mean(axis=0) for part in parts])
+    for group, near in enumerate(_nearest_before(center, count)):
+        candidates = np.concatenate([np.zeros(0, dtype=np.int64), *(parts[i] for i in near)])
+        given.append(_nearest_cells(z, candidates, parts[group], num_given))
+    tree, ranks = cKDTree(center), np.arange(1, 1 + min(count, len(parts)))
+    known = list(parts)
+    for stretch in lost:
+        for piece in _median_cuts(z, _PIECE, stretch.cells):
+            own = stretch.around(z, piece, min(_OWN, num_given))
+            near = np.concatenate([known[i] for i in tree.query(z[piece].mean(axis=0), k=ranks)[1]])
+            others = _nearest_cells(z, np.setdiff1d(near, own), piece, num_given - len(own))
+            given.append(np.concatenate([own, others]))
+            parts.append(piece)
+    sizes = [len(part) for part in parts]
+    table = np.full((len(parts), num_given), -1, dtype=np.int64)
+    for row, found in zip(table, given, strict=True):
+        row[: len(found)] = found
+    return Grouping(np.concatenate(parts), np.concatenate([[0], np.cumsum(sizes)]), table)
 
 
-def _median_cuts(z: FloatArray, size: int) -> Iterator[IntArray]:
-    """Cut the cells in two along the widest coordinate, again and again, until no part has more than `size`."""
-    stack = [np.arange(len(z))]
+def _median_cuts(z: FloatArray, size: int, cells: IntArray) -> Iterator[IntArray]:
+    """Cut some cells in two along the widest coordinate, again and again, until no part has more than `size`."""
+    stack = [cells]
     while stack:
         part = stack.pop()
         if len(part) <= size:
@@ -92,7 +161,7 @@ def _median_cuts(z: FloatArray, size: int) -> Iterator[IntArray]:
 def neighborly(z: FloatArray, size: int) -> IntArray:
     """Places of points z (c, e) in an order in which those that follow each other, `size` at a time, are close."""
     place = np.empty(len(z), dtype=np.int64)
-    place[np.concatenate([np.zeros(0, dtype=np.int64), *_median_cuts(z, size)])] = np.arange(len(z))
+    place[np.concatenate([np.zeros(0, dtype=np.int64), *_median_cuts(z, size, np.arange(len(z)))])] = np.arange(len(z))
     return place
 
 
@@ -153,9 +222,14 @@ class GroupPlan(Plan):
         self._input = distinct_inputs(table)
         self.grouping: Grouping
 
-    def arrange(self, z: FloatArray) -> None:
-        """Group the cells anew, at coordinates z (c, e) of all observed cells in the order of `places`."""
-        self.grouping = group_cells(z, self.size, self.num_given, self._rng)
+    def arrange(self, z: FloatArray, loses: bool = False) -> None:
+        """Group the cells anew, at coordinates z (c, e) of all observed cells in the order of `places`.
+
+        With `loses`, some stretches are conditioned on what would be known about them if they were lost.
+        """
+        output = self.table.cells(self.places)[1]
+        lost = lose_stretches(z, output, self.table.num_features, self._rng) if loses else []
+        self.grouping = group_cells(z, self.size, self.num_given, self._rng, lost)
 
     def state(self) -> dict[str, Any]:
         """Return the groups as they are, and where the source of their order is."""

@@ -10,10 +10,10 @@ from manygp.models import TransformedLatentModel
 from manygp.models.nearness import Nearness
 from manygp.models.neighbors import ObservedCells
 
-__all__ = ["NeighborGroups"]
+__all__ = ["ARRANGED", "NeighborGroups"]
 
-# Cells of a group and of a batch, and the epochs before which groups are made anew.
-_GROUP_SIZE, _BATCH_CELLS, _ARRANGED = 32, 2700, (0, 3, 10, 30, 100)
+# Cells of a group and of a batch, and after how many epochs groups are made anew.
+_GROUP_SIZE, _BATCH_CELLS, ARRANGED = 32, 900, 5
 
 
 class NeighborGroups:
@@ -49,15 +49,15 @@ class NeighborGroups:
         self._y = scaling.scale_y(y, self._output)
         self._noise = known_noise(table, scaling, self._row, self._output)
 
-    def arrange(self) -> None:
-        """Group the cells anew."""
+    def arrange(self, loses: bool = False) -> None:
+        """Group the cells anew; with `loses`, some stretches as if they were lost."""
         near = Nearness(self._model, self._x, self.plan.table.num_outputs)
-        self.plan.arrange(near.cells(self._row, self._output))
+        self.plan.arrange(near.cells(self._row, self._output), loses)
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""
-        if epoch in _ARRANGED:
-            self.arrange()
+        if epoch % ARRANGED == 0:
+            self.arrange(loses=True)
 
     def observed(self) -> ObservedCells:
         """The cells that predictions are conditioned on."""

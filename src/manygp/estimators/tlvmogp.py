@@ -19,7 +19,7 @@ from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
 from manygp.estimators.cell_noise import check_cell_noise, noise_of_cells
 from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
-from manygp.estimators.neighbors import NeighborGroups
+from manygp.estimators.neighbors import ARRANGED, NeighborGroups
 from manygp.estimators.preset import PUBLISHED
 from manygp.estimators.settings import (
     check_choice,
@@ -48,7 +48,7 @@ _NEIGHBORS, _LEAST_CELLS = 48, 500
 # shares of the inputs, and scattered cells; so many in all, and such a share at most.
 _LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, (0.07, 0.3), 0.05
 # Steps of such a model at most, unless these are too few or too many epochs.
-_NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 300, (30, 150)
+_NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 900, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
 # most, which is about a quarter of an hour on two cores.
 _WORK_PER_DIMENSION, _LEAST_WORK, _MOST_WORK = 2e6, 1.5e12, 1.6e13
@@ -286,7 +286,8 @@ class TLVMOGP(AdaptiveEstimator):
             rest, far = block_split(table, min(1.0, _LEFT_OUT / (stretch * table.num_observed)), stretch, rng)
             rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
             groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
-        schedule = self._schedule(groups.plan, model)
+        # Bounds of other groups of cells are other estimates.
+        schedule = replace(self._schedule(groups.plan, model), least_window=ARRANGED)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
         if left_out and history.stop_reason != "interrupted":
             self._settle(model, groups, dtype, seed)

@@ -39,6 +39,8 @@ class Schedule:
         Share of the run that is spent in the decay.
     least_bound
         Bound per cell without which a run whose length is to be found ends after a trial.
+    least_window
+        Epochs of a window at least.
     """
 
     steps_per_epoch: int
@@ -49,6 +51,7 @@ class Schedule:
     decay_share: float = 0.3
     natural_floor: float = 0.1
     least_bound: float = -math.inf
+    least_window: int = 2
     bounds: list[float] = field(default_factory=list)
     decay_start: int | None = None
     end: int = 0
@@ -124,7 +127,7 @@ class Schedule:
         return [after - before for before, after in itertools.pairwise(means)]
 
     def _window(self) -> int:
-        return max(2, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * len(self.bounds)))
+        return max(self.least_window, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * len(self.bounds)))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Learning rate and natural rate of the given step, counted from the start of the run."""
