@@ -7,7 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_OUT ?= manygp-demo
-PYTEST_ARGS ?= --numprocesses auto
+# Neighbours in the list of tests run in one process, so that what they share is fitted once.
+PYTEST_ARGS ?= --numprocesses auto --dist worksteal
 SITE ?= build/site
 
 .PHONY: help demo test test-all test-matrix lint format docs dist browser clean

@@ -1,9 +1,15 @@
 """What holds for every test: the shapes that the mathematical rooms annotate are checked at every call."""
 
+import os
+from pathlib import Path
+
+# Before anything loads numpy, and for processes that tests start: problems are tiny, and workers share the machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 from . import shapes
 
@@ -22,9 +28,34 @@ ROOMS = (
 )
 install_import_hook([f"manygp.{room}" for room in ROOMS], f"{shapes.__name__}.check")
 
+from manygp import memory  # noqa: E402 - it imports no room that is checked
+
+# What an operation asks for follows from shapes alone, which are the same in fit after fit of these tests: found once.
+_found: dict[object, int] = {}
+_result_bytes = memory._result_bytes
+
+
+def _remembered_bytes(func, args, kwargs):
+    key = func, memory._shapes(args), memory._shapes(tuple(kwargs.items()))
+    if key not in _found:
+        _found[key] = _result_bytes(func, args, kwargs)
+    return _found[key]
+
+
+memory._result_bytes = _remembered_bytes
+
+# Those who come through public doors meet functions whose shapes all other tests have checked.
+LEAVES = ("cli", "demo", "paper", "report")
+DOORS = ("stories", "test_docs.py", "test_examples.py", *(f"unit/{room}" for room in LEAVES))
 
 # Test problems are tiny: handing them out to threads takes longer than solving them.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _shapes_are_checked(request):
+    place = request.path.relative_to(Path(__file__).parent).as_posix()
+    config.update("jaxtyping_disable", place.startswith(DOORS))
 
 
 @pytest.fixture(autouse=True)

@@ -59,10 +59,13 @@ def test_a_model_loads_no_plots_commands_or_containers():
 
 @pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["paper", "run", "--help"], ["--version"]])
 def test_help_loads_no_library_and_takes_less_than_half_a_second(arguments):
-    # The quickest of three: on a busy machine caches are cold.
-    told = [json.loads(python(HELP, *arguments).splitlines()[-1]) for _ in range(3)]
-    assert not set(told[0][0]) & ({*HEAVY, "manygp.errors", "manygp.data"} - {"rich"})
-    assert min(seconds for _, seconds in told) < 0.5
+    # Again if it was slow: on a busy machine caches are cold.
+    for _ in range(3):
+        modules, seconds = json.loads(python(HELP, *arguments).splitlines()[-1])
+        assert not set(modules) & ({*HEAVY, "manygp.errors", "manygp.data"} - {"rich"})
+        if seconds < 0.5:
+            return
+    pytest.fail(f"help takes {seconds:.2f} s")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

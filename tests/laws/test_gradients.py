@@ -51,9 +51,16 @@ def lower(rng, m):
     return (worlds.normal(rng, m, m).tril() + 2.0 * torch.eye(m, dtype=torch.float64)).requires_grad_(False)
 
 
-@pytest.mark.parametrize(("is_stiff", "tight"), [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("name", KERNELS)
-def test_gaussian_noise(rng, name, is_stiff, tight, monkeypatch):
+# Every kernel by both ways to the statistics, with a noise for every cell; what does not depend on the kernel, one
+# noise for all and the tight bound, with one kernel of each of the ways in which a covariance is computed.
+KINDS = ("rbf", "latent rbf", "rational quadratic")
+NOISES = [(name, is_stiff, False, True) for name in KERNELS for is_stiff in (False, True)]
+NOISES += [(name, is_stiff, False, False) for name in KINDS for is_stiff in (False, True)]
+NOISES += [(name, False, True, differs) for name in KINDS for differs in (False, True)]
+
+
+@pytest.mark.parametrize(("name", "is_stiff", "tight", "differs"), NOISES)
+def test_gaussian_noise(rng, name, is_stiff, tight, differs, monkeypatch):
     """The data term by either way to its statistics: through kernel, points, q, values and noises, by chunks."""
     monkeypatch.setattr("manygp.kernels.covariance._MIN_CHUNK_ROWS", 2)
     monkeypatch.setattr("manygp.kernels.covariance._CHUNK_NUMBERS", 8)
@@ -61,14 +68,13 @@ def test_gaussian_noise(rng, name, is_stiff, tight, monkeypatch):
     monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0 if is_stiff else math.inf)
 
     def data_term(kernel, e, Z, m, S, y, log_noise, deviation=None):
-        S = torch.eye(4, dtype=torch.float64) + 0.1 * symmetrize(S)
+        S = torch.eye(3, dtype=torch.float64) + 0.1 * symmetrize(S)
         evidence = GaussianEvidence.from_batch(kernel, e, Z, y, log_noise.exp(), 0.0, deviation, tight)
         return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
 
     kernel = worlds.random_kernel(name, 3, rng)
-    points = leaves(rng, (7, 3), (4, 3), (4,), (4, 4), (7,), ())
+    points = leaves(rng, (5, 3), (3, 3), (3,), (3, 3), (5,), (), *([(5,)] if differs else []))
     assert check_kernel(data_term, kernel, points)
-    assert check_kernel(data_term, kernel, (*points, *leaves(rng, (7,))))
 
 
 @pytest.mark.parametrize("is_stiff", [False, True])
@@ -78,12 +84,12 @@ def test_gaussian_noise_of_a_batch(rng, name, is_stiff, monkeypatch):
     monkeypatch.setattr("manygp.variational.evidence._MAX_ROUNDING", 0.0 if is_stiff else math.inf)
 
     def data_term(kernel, e, Z, m, S, y, deviation):
-        S = torch.eye(3, dtype=torch.float64) + 0.1 * symmetrize(S)
+        S = torch.eye(2, dtype=torch.float64) + 0.1 * symmetrize(S)
         evidence = GaussianEvidence.from_batch(kernel, e, Z, y, torch.ones(()).double(), 0.0, deviation)
         return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
 
     kernel = worlds.shake(KernelBatch(KERNELS[name](3), 3, 2), rng, 0.3).kernel
-    assert check_kernel(data_term, kernel, leaves(rng, (5, 3), (2, 3, 3), (2, 3), (2, 3, 3), (2, 5), (2, 5)))
+    assert check_kernel(data_term, kernel, leaves(rng, (4, 3), (2, 2, 3), (2, 2), (2, 2, 2), (2, 4), (2, 4)))
 
 
 SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negative binomial") for name in KERNELS]
@@ -93,21 +99,21 @@ SITES = [("rbf", name) for name in LIKELIHOODS] + [(name, "zero-inflated negativ
 def test_sites(rng, kernel, name, monkeypatch):
     """The data term of any likelihood: through kernel, points, q, the levels and its own parameters, by chunks."""
     monkeypatch.setattr("manygp.kernels.covariance._MIN_CHUNK_ROWS", 2)
-    monkeypatch.setattr("manygp.kernels.covariance._VISIT_NUMBERS", 16)
-    likelihood, outputs = LIKELIHOODS[name](3), torch.arange(6) % 3
-    y = likelihood.sample(worlds.normal(rng, 6), outputs, worlds.generator()).detach()
+    monkeypatch.setattr("manygp.kernels.covariance._VISIT_NUMBERS", 9)
+    likelihood, outputs = LIKELIHOODS[name](3), torch.arange(5) % 3
+    y = likelihood.sample(worlds.normal(rng, 5), outputs, worlds.generator()).detach()
     learned = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]
 
     def data_term(kernel, e, Z, m, S, level, *_):
         # Marginals so narrow that quadrature has all digits.
-        S = 0.1 * torch.eye(4, dtype=torch.float64) + 0.01 * symmetrize(S)
+        S = 0.1 * torch.eye(3, dtype=torch.float64) + 0.01 * symmetrize(S)
         evidence = SiteEvidence.from_batch(kernel, e, Z, y, outputs, likelihood, 0.0, None, level)
         return evidence.expected_log_lik(PosteriorMoments(m, S, torch.logdet(S)))
 
     given = worlds.random_kernel(kernel, 3, rng)
     # Near each other, so that the variance left by the inducing points is small.
-    points = (0.3 * worlds.normal(rng, 6, 3)).requires_grad_()
-    others = leaves(rng, (4, 3), (4,), (4, 4), (6,))
+    points = (0.3 * worlds.normal(rng, 5, 3)).requires_grad_()
+    others = leaves(rng, (3, 3), (3,), (3, 3), (5,))
     assert check_kernel(data_term, given, (points, *others, *learned))
 
 

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pandas as pd
 import pytest
+from jaxtyping import config
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
@@ -14,15 +15,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from manygp import GMOGP, GSLVMOGP, LVMOGP, OILMM, SGPRN, SVLMC, TLVMOGP, DataError, IndGP
 
-from .conftest import fresh, observations
+from .conftest import fitted, fresh, observations
 from .registry import ESTIMATORS
 
 # Every check applies: missing targets are allowed but not asked for, and all the rest is as scikit-learn expects.
 # Only the number of inducing points must be left to the model, because a fixed one is refused on a single sample.
 CHECKED = [
-    TLVMOGP(latent_dim=2, epochs=3, standardize="output", device="cpu", progress=False),
-    LVMOGP(2, 2, 10, epochs=3, standardize="output", device="cpu", progress=False),
-    GSLVMOGP(2, 1, 3, 10, epochs=3, standardize="output", device="cpu", progress=False),
+    TLVMOGP(latent_dim=2, epochs=1, standardize="output", device="cpu", progress=False),
+    LVMOGP(2, 2, 10, epochs=1, standardize="output", device="cpu", progress=False),
+    GSLVMOGP(2, 1, 3, 10, epochs=1, standardize="output", device="cpu", progress=False),
     IndGP(device="cpu", progress=False),
     GMOGP(epochs=3, standardize="output", device="cpu", progress=False),
     OILMM(num_latents=1, epochs=3, device="cpu", progress=False),
@@ -31,7 +32,14 @@ CHECKED = [
 ]
 
 
+@pytest.fixture
+def _shapes_are_left_alone(_shapes_are_checked):
+    """Four hundred fits of models that all other laws have looked at."""
+    config.update("jaxtyping_disable", True)
+
+
 # Some checks fit whole numbers, or noise, and are told so.
+@pytest.mark.usefixtures("_shapes_are_left_alone")
 @pytest.mark.filterwarnings("ignore:The observations look like", "ignore:The fit explains next to nothing")
 @parametrize_with_checks(CHECKED)
 def test_the_checks_of_scikit_learn(estimator, check):
@@ -60,7 +68,7 @@ def test_a_clone_fits_to_the_same_numbers(name):
     assert first.get_params() == second.get_params()
     with pytest.raises(NotFittedError):
         first.predict(X)
-    assert np.array_equal(first.fit(X, Y).predict(X), second.predict(X))
+    assert np.array_equal(fitted(name).predict(X), second.predict(X))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -69,13 +77,13 @@ def test_a_second_fit_forgets_the_first(name):
     twice = fresh(name).fit(pd.DataFrame(X, columns=["t"]), Y[:, :2]).fit(X, Y)
     assert not hasattr(twice, "feature_names_in_")
     assert twice.n_outputs_ == 5
-    assert np.array_equal(twice.predict(X), fresh(name).fit(X, Y).predict(X))
+    assert np.array_equal(twice.predict(X), fitted(name).predict(X))
 
 
 def test_targets_go_by_the_same_name_everywhere():
     X, Y = observations()
     model = fresh("tlvmogp").fit(X, y=Y)
-    assert np.array_equal(model.predict(X), fresh("tlvmogp").fit(X, Y).predict(X))
+    assert np.array_equal(model.predict(X), fitted("tlvmogp").predict(X))
     assert model.score(X, y=Y) == model.score(X, Y)
     assert model.evaluate(X, y=Y) == model.evaluate(X, Y)
 

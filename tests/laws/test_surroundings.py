@@ -10,7 +10,7 @@ import torch
 
 import manygp
 
-from .conftest import observations
+from .conftest import fitted, fresh, observations
 from .registry import ESTIMATORS, Wide
 
 
@@ -59,18 +59,22 @@ def quick(name):
     return estimator(**settings | ({"epochs": 2} if "epochs" in settings else {}))
 
 
+def told(model, X):
+    dist = model.predict_dist(X)
+    return dist.mean, dist.std, dist.sample(2), *(value.numpy() for value in model.model_.state_dict().values())
+
+
 def answers(estimator, X, Y):
-    dist = estimator.fit(X, Y).predict_dist(X)
-    return dist.mean, dist.std, dist.sample(2), *(value.numpy() for value in estimator.model_.state_dict().values())
+    return told(estimator.fit(X, Y), X)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_surroundings_change_nothing(name):
     X, Y = observations()
-    expected = answers(quick(name), X, Y)
+    expected = told(fitted(name), X)
     for surroundings in (elsewhere(), torch.inference_mode()):
         with surroundings:
-            found = answers(quick(name), X, Y)
+            found = answers(fresh(name), X, Y)
         assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)), surroundings
 
 

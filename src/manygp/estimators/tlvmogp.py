@@ -73,7 +73,7 @@ class TLVMOGP(AdaptiveEstimator):
     num_neighbors
         Observed cells that every cell is conditioned on beside the inducing points, so that no detail is lost; 0 for
         inducing points alone, as in the paper. "auto" is 48 for Gaussian noise and at least 500 observed cells,
-        with preset "fast" and without `output_coordinates`.
+        with preset "fast" or "quick" and the standard bound, without `output_coordinates`.
     num_blocks, spectral_bound
         Blocks of the residual network, and the upper bound of their spectral norms (None: no bound). "auto" is 0.1, or
         1 where there are many inputs for every weight of the network.
@@ -128,8 +128,8 @@ class TLVMOGP(AdaptiveEstimator):
         "output", "global" and "completed" name a choice; False leaves everything raw. Counts and labels are never
         scaled.
     preset
-        "fast" starts from the data and takes natural steps; "paper" follows the published procedure: Adam on
-        everything from the prior.
+        "fast" starts from the data and takes natural steps; "quick" is that with ten epochs; "paper" follows the
+        published procedure: Adam on everything from the prior.
     dtype
         "float64" or "float32" for the work over batches; M x M algebra is always float64.
     device

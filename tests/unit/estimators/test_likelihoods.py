@@ -172,7 +172,8 @@ def test_automatic_exposure_finds_size_factors_despite_gaps():
 def test_every_cell_of_a_list_has_an_exposure(name):
     row, column = np.indices(COUNTS.shape).reshape(2, -1)
     cells, settings = (X[row], column, COUNTS[row, column]), {"likelihood": "poisson", "device": "cpu"}
-    model = ESTIMATORS[name](latent_dim=2, epochs=2, progress=False, **settings)
+    sizes = {"num_inducing": 12} if name == "tlvmogp" else {"num_inducing_latents": 4, "num_inducing_inputs": 8}
+    model = ESTIMATORS[name](latent_dim=2, epochs=2, progress=False, **sizes, **settings)
     # Cells without a value have an exposure too, which is left out with them.
     model.fit_cells(*cells, exposure=EXPOSURE[row])
     seen = ~np.isnan(cells[2])

@@ -17,14 +17,14 @@ def series(rng, n=300, p=5):
 @pytest.fixture(scope="module")
 def fitted():
     X, Y, held = series(np.random.default_rng(0))
-    model = manygp.TLVMOGP(num_neighbors=48, epochs=100, progress=False).fit(X, Y)
+    model = manygp.TLVMOGP(num_neighbors=48, epochs=50, progress=False).fit(X, Y)
     return model, X, Y, held
 
 
 def test_detail_below_inducing_points_is_not_lost(fitted):
     model, X, Y, held = fitted
     scores = model.evaluate(X, held)
-    plain = manygp.TLVMOGP(num_inducing=100, num_neighbors=0, epochs=100, progress=False).fit(X, Y)
+    plain = manygp.TLVMOGP(num_inducing=100, num_neighbors=0, epochs=50, progress=False).fit(X, Y)
     assert scores["mse"] < plain.evaluate(X, held)["mse"]
     left = Interpolation().fill(X, Y) - held
     assert scores["mse"] < 0.6 * np.nanmean(np.square(left))
@@ -73,7 +73,7 @@ def test_new_outputs_are_as_uncertain_as_others_differ(fitted):
 def test_lists_of_cells_have_neighbours_too(rng):
     x, output = rng.uniform(0.0, 10.0, (900, 1)), rng.integers(3, size=900)
     y = np.sin(3.0 * x[:, 0] + output) + 0.05 * rng.standard_normal(900)
-    model = manygp.TLVMOGP(num_inducing=20, num_neighbors=24, epochs=60, progress=False)
+    model = manygp.TLVMOGP(num_inducing=20, num_neighbors=24, epochs=30, progress=False)
     model.fit_cells(x[:700], output[:700], y[:700])
     scores = model.predict_cells(x[700:], output[700:]).score(y[700:])
     assert scores["mse"] < 0.01

@@ -16,8 +16,8 @@ FIXED = Gaussian(noise=0.5, learn_noise=False)
 ESTIMATORS = {
     "tlvmogp": lambda **more: TLVMOGP(latent_dim=2, num_inducing=15, epochs=4, **QUIET, **more),
     "tlvmogp, paper preset": lambda **more: TLVMOGP(num_inducing=15, epochs=4, preset="paper", **QUIET, **more),
-    "lvmogp": lambda **more: LVMOGP(latent_dim=2, epochs=4, **QUIET, **more),
-    "gs-lvmogp": lambda **more: GSLVMOGP(num_components=2, latent_dim=1, epochs=4, **QUIET, **more),
+    "lvmogp": lambda **more: LVMOGP(2, 4, 8, epochs=4, **QUIET, **more),
+    "gs-lvmogp": lambda **more: GSLVMOGP(2, 1, 3, 8, epochs=4, **QUIET, **more),
     "ind-gp": lambda **more: IndGP(**QUIET, **more),
     "ind-gp, shared kernel": lambda **more: IndGP(share_kernel=True, **QUIET, **more),
     "ind-gp, sparse": lambda **more: IndGP(num_inducing=8, epochs=4, **QUIET, **more),
