@@ -46,15 +46,7 @@ def _plain(value: Any) -> Any:
 
 
 def known_inputs(inputs: FloatArray, axes: Axes) -> pd.DataFrame:
-    """Return numbers that were inputs of a fit as the user knows them: by name, dates as dates.
-
-    Parameters
-    ----------
-    inputs
-        Inputs, shape (n, d), dates and time spans in days.
-    axes
-        Labels of the fit.
-    """
+    """Return inputs of a fit, shape (n, d), as the user knows them: by name, days as dates or time spans."""
     kinds = axes.kinds if len(axes.kinds) == inputs.shape[1] else ("numbers",) * inputs.shape[1]
     names = axes.inputs if len(axes.inputs) == inputs.shape[1] else range(inputs.shape[1])
     columns = {name: _of_kind(inputs[:, i], kind) for i, (name, kind) in enumerate(zip(names, kinds, strict=True))}
@@ -79,15 +71,7 @@ def _of_kind(days: FloatArray, kind: str) -> Any:
 
 
 def row_index(X: Any, rows: pd.DataFrame) -> pd.Index:
-    """Return the index of a frame of predictions: that of a frame of inputs, else the inputs themselves.
-
-    Parameters
-    ----------
-    X
-        Inputs as they were given; None for those of the fit.
-    rows
-        The same with their names, see `labelled_inputs`.
-    """
+    """Return the index of a frame of predictions: that of a frame of inputs X, else the labelled inputs themselves."""
     if isinstance(X, pd.DataFrame) or not isinstance(rows.index, pd.RangeIndex):
         return rows.index
     names = [None if isinstance(name, int) else name for name in rows.columns]
@@ -107,20 +91,8 @@ def in_container(
 ) -> Any:
     """Return numbers of inputs times outputs, shape (n, p), in a container.
 
-    Parameters
-    ----------
-    values
-        The numbers; those of a list of cells, shape (c,), become a long frame or have the one dimension "cell".
-    X, rows
-        Inputs as given and as the user knows them.
-    names
-        Names of the outputs.
-    axes
-        Labels of the fit.
-    container
-        "numpy", "pandas", "xarray" or another library of frames.
-    is_flat
-        Whether the fit was given one output without an axis for it.
+    Those of a list of cells, shape (c,), become a long frame or have the one dimension "cell". Inputs are X as given,
+    and `rows` as the user knows them; `is_flat` says that the fit was given one output without an axis for it.
     """
     if container == "numpy":
         return values[:, 0] if is_flat else values

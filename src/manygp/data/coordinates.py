@@ -20,17 +20,11 @@ _LATITUDES, _LONGITUDES = ("lat", "latitude"), ("lon", "long", "lng", "longitude
 
 
 def describe_outputs(given: Any, output_names: Sequence[Hashable] | int, name: str) -> FloatArray:
-    """Return a table with a row of numbers for every output, shape (p, c).
+    """Return a table with a row of numbers for every output, shape (p, c); `name` is what an error calls it.
 
-    Parameters
-    ----------
-    given
-        Rows in the order of the outputs, or a data frame whose index holds output names, in any order and with others
-        among them; "names" where the output names are such rows themselves, as those of an xarray field.
-    output_names
-        Names of the outputs, or how many there are where they have no names yet.
-    name
-        What to call the table in an error.
+    Given are rows in the order of the outputs, or a data frame whose index holds output names, in any order and with
+    others among them; "names" where output names are such rows themselves, as those of an xarray field. Outputs that
+    have no names yet are a number.
     """
     names = None if isinstance(output_names, int) else list(output_names)
     count = output_names if isinstance(output_names, int) else len(output_names)
@@ -72,13 +66,8 @@ def _in_order(frame: pd.DataFrame, names: list[Hashable]) -> pd.DataFrame:
 def coordinates_of(field: Any, output_names: Sequence[Hashable]) -> pd.DataFrame:
     """Return where the outputs of a DataArray are by its own coordinates, a row for each output by name.
 
-    Parameters
-    ----------
-    field
-        A DataArray: every dimension but the first is a coordinate; of a single one, the coordinates along it that are
-        numbers, such as the latitudes and longitudes of stations.
-    output_names
-        Names of the outputs in order.
+    Every dimension but the first is a coordinate; of a single one, the coordinates along it that are numbers, such as
+    the latitudes and longitudes of stations.
     """
     if not is_dataarray(field) or field.ndim < 2:
         raise DataError(

@@ -14,15 +14,7 @@ __all__ = ["as_exposure", "observed_exposure", "size_factors"]
 
 
 def as_exposure(exposure: Any, table: Table | int) -> FloatArray:
-    """Return an exposure per input row as validated numbers, shape (n,).
-
-    Parameters
-    ----------
-    exposure
-        One positive number per row, or "auto" for the size factors of a table.
-    table
-        The table, or the number of rows where there are no observations.
-    """
+    """Return an exposure for each row of a table, or of so many, shape (n,); "auto" for the table's size factors."""
     if isinstance(exposure, str):
         if exposure == "auto" and isinstance(table, Table):
             return size_factors(table)
@@ -39,15 +31,7 @@ def as_exposure(exposure: Any, table: Table | int) -> FloatArray:
 
 
 def observed_exposure(exposure: Any, y: Any) -> Any:
-    """Return the exposure of those cells of a list that have a value; "auto" is for all of them and stays.
-
-    Parameters
-    ----------
-    exposure
-        One positive number per cell, or text.
-    y
-        Value of each cell, NaN where missing, shape (c,).
-    """
+    """Return the exposure of those cells of a list that have a value; "auto" is for all of them and stays."""
     if isinstance(exposure, str):
         return exposure
     observed = ~np.isnan(as_numbers(y, "y"))

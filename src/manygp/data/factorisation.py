@@ -362,18 +362,8 @@ def canonical(
 ) -> Factorisation:
     """Return rows (n, 1 + k), the mean over outputs first, and loadings (p, k) in the coordinates of `Factorisation`.
 
-    Parameters
-    ----------
-    rows, loadings
-        Any y_np ≈ rows_n0 + Σ_k rows_nk loadings_pk.
-    rank
-        Number of factors to return, of which those beyond k are 0.
-    observed
-        Which outputs were observed, shape (p,).
-    noise
-        Variance of what is left unexplained.
-    least
-        Singular values that are far below it count as 0.
+    They come from any y_np ≈ rows_n0 + Σ_k rows_nk loadings_pk, with the variance `noise` of what is left unexplained.
+    Factors beyond k are 0, and singular values that are far below `least` count as 0.
     """
     mean = loadings[observed].mean(axis=0)
     v = np.where(observed[:, None], loadings - mean, 0.0)

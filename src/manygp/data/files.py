@@ -107,17 +107,10 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file, or a folder that is one to users, whole or not at all.
+    """Write a file, or a folder that is one to users, whole or not at all; what is there already survives a failure.
 
     It is written in a folder beside its place, and then put there in one step. What a process that was killed has left
     of such a folder goes with the next file of the same name.
-
-    Parameters
-    ----------
-    path
-        Where to; what is there already survives a failure.
-    write
-        What writes to a given place beside it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

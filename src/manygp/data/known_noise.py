@@ -18,16 +18,9 @@ __all__ = ["as_y_std", "observed_y_std"]
 def as_y_std(y_std: Any, table: Table, y: Any = None) -> FloatArray:
     """Return known standard deviations as validated numbers that broadcast to (n, p).
 
-    Parameters
-    ----------
-    y_std
-        A number; one for each output, in order or by name (a dictionary or Series); one for each input, shape (n, 1);
-        or one for each cell, in a container like that of the values. One axis of as many numbers as there are inputs
-        are those of inputs, if there are not as many outputs.
-    table
-        The observations.
-    y
-        The values as the user has them, to compare labels of rows with.
+    `y_std` is a number; one for each output, in order or by name (a dictionary or Series); one for each input, shape
+    (n, 1); or one for each cell, in a container like that of the values y. One axis of as many numbers as there are
+    inputs are those of inputs, if there are not as many outputs.
     """
     if table.is_stored:
         raise DataError("y_std needs all cells in memory, and this table is stored elsewhere; read its values first.")
@@ -62,15 +55,7 @@ def as_y_std(y_std: Any, table: Table, y: Any = None) -> FloatArray:
 
 
 def observed_y_std(y_std: Any, y: Any) -> FloatArray:
-    """Return the known standard deviations of those cells of a list that have a value, shape (c,).
-
-    Parameters
-    ----------
-    y_std
-        One number for each cell, or one for all.
-    y
-        Value of each cell, NaN where missing.
-    """
+    """Return the known standard deviations, given for each cell or for all, of those cells that have a value, (c,)."""
     kept = ~np.isnan(as_numbers(as_pandas(y), "y"))
     values = as_numbers(as_pandas(y_std), "y_std", allow_dates=False)
     if values.shape not in ((), kept.shape):

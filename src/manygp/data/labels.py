@@ -30,12 +30,8 @@ _COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
 def input_frame(X: Any) -> Any:
     """Return inputs that have labels as a frame, one column for each input; anything else as it is.
 
-    Columns without a name are numbered. The frame's index holds labels of rows that are no inputs.
-
-    Parameters
-    ----------
-    X
-        Inputs in any container; the levels of a MultiIndex become columns, and a table gives its inputs.
+    Columns without a name are numbered, levels of a MultiIndex are columns, and a table gives its inputs. The frame's
+    index holds labels of rows that are no inputs.
     """
     X = as_pandas(X)
     if isinstance(X, Table):
@@ -79,17 +75,7 @@ def _check_level(level: pd.Index) -> None:
 
 
 def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
-    """Return the inputs of a prediction as the user knows them: by name, dates as dates, rows with their labels.
-
-    Parameters
-    ----------
-    X
-        Inputs as they were given.
-    inputs
-        The same as numbers, shape (n, d).
-    axes
-        Labels of the fit, for inputs that have no names now.
-    """
+    """Return inputs, shape (n, d), as the user knows X: by name, now or in the fit, dates as dates, rows labelled."""
     frame = input_frame(X)
     if not isinstance(frame, pd.DataFrame):
         is_dated = isinstance(X, np.ndarray) and X.dtype.kind in "mM"
@@ -100,15 +86,9 @@ def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
 
 
 def as_dates(X: Any, axes: Axes) -> Any:
-    """Return texts and times among inputs as dates where the fit had dates; anything else as it is.
+    """Return texts, in ISO 8601, and times among inputs as dates where the fit had dates; anything else as it is.
 
-    Parameters
-    ----------
-    X
-        Inputs of a prediction: one time, several in a list or array, or a frame with a column of them; as text, in
-        ISO 8601.
-    axes
-        Labels of the fit.
+    These may be one time, several in a list or array, or a frame with a column of them.
     """
     X = as_pandas(X)
     if isinstance(X, pd.DataFrame) and len(axes.kinds) == X.shape[1]:
@@ -180,15 +160,7 @@ def _input_kinds(X: Any) -> tuple[str, ...]:
 
 
 def axes_of(X: Any, Y: Any = None) -> Axes:
-    """Return the labels of inputs and outputs that survive a fit.
-
-    Parameters
-    ----------
-    X
-        Inputs in any container.
-    Y
-        Values in any container; None where the outputs have names of their own.
-    """
+    """Return the labels of inputs and outputs that survive a fit; without Y, outputs have names of their own."""
     frame = input_frame(X)
     names = list(frame.columns) if isinstance(frame, pd.DataFrame) else []
     inputs = () if names == list(range(len(names))) else tuple(map(str, names))
@@ -221,15 +193,7 @@ def _stacked(index: pd.MultiIndex, dimension: str) -> Axes:
 
 
 def check_rows(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> None:
-    """Refuse two containers whose rows say that they do not go together.
-
-    Parameters
-    ----------
-    X, Y
-        Inputs and values, or any two containers with a row for each observation.
-    names
-        What to call them in an error.
-    """
+    """Refuse two containers whose rows say that they do not go together; `names` are for the error."""
     first, second = names
     if is_dataarray(X) and is_dataarray(Y) and X.ndim and Y.ndim and X.dims[0] in Y.dims[1:]:
         raise DataError(
@@ -255,15 +219,7 @@ def _row_labels(value: Any) -> pd.Index | None:
 
 
 def aligned_mask(mask: Any, Y: Any) -> Any:
-    """Return a mask with its rows, columns or dimensions in the order of Y, where both have labels.
-
-    Parameters
-    ----------
-    mask
-        The mask in any container.
-    Y
-        Values in any container.
-    """
+    """Return a mask with its rows, columns or dimensions in the order of Y, where both have labels."""
     if is_dataarray(mask) and is_dataarray(Y):
         if set(mask.dims) != set(Y.dims):
             raise DataError(f"The mask has the dimensions {mask.dims} and Y has {Y.dims}; give the mask those of Y.")

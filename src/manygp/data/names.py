@@ -16,15 +16,9 @@ __all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "labe
 
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
-    """Return the positions of outputs given by name or position, shape (k,).
+    """Return the positions of outputs given by name or position, one or several, shape (k,); all of them for None.
 
-    Parameters
-    ----------
-    names
-        All output names in order.
-    outputs
-        One name or a sequence of names; an integer that is no name is a position, unless names are numbers of
-        another order; None means all.
+    An integer that is no name is a position, unless names are numbers of another order.
     """
     if _is_scalar(outputs):
         outputs = outputs[()]

@@ -20,18 +20,9 @@ ANNOTATED_SUFFIXES = (".h5ad",)
 def read_field(path: Path, x: str | None = None, y: str | None = None, where: str | None = None) -> Any:
     """Return a variable of a NetCDF or Zarr file as a DataArray whose first dimension is the input.
 
-    A large one stays in the file, over dask.
-
-    Parameters
-    ----------
-    path
-        A .nc, .nc4 or .zarr file.
-    x
-        Dimension of the input; by default one that holds times, else the first.
-    y
-        Name of the variable; may be left out where only one has two dimensions or more.
-    where
-        Name of a variable that is true, or 1, where a value counts.
+    The input is the dimension `x`, by default one that holds times, else the first. The variable `y` need not be named
+    where only one has two dimensions or more; its values count where the variable `where` is true. A large one stays in
+    the file, over dask.
     """
     xarray = need("xarray", "xarray", str(path))
     need("zarr" if path.suffix == ".zarr" else "netCDF4", "files" if path.suffix == ".zarr" else "xarray", str(path))
@@ -94,17 +85,7 @@ def write_field(path: Path, dataset: Any) -> None:
 
 
 def read_annotated(path: Path, x: str | None = None, y: str | None = None) -> tuple[Any, Any, Any]:
-    """Return an AnnData from a file, its inputs and its values.
-
-    Parameters
-    ----------
-    path
-        A .h5ad file.
-    x
-        Key of `obsm` that holds the inputs; "spatial" by default.
-    y
-        Layer that holds the values; `X` by default.
-    """
+    """Return an AnnData from a file, its inputs `obsm[x]`, "spatial" by default, and its values, the layer y or `X`."""
     anndata = need("anndata", "anndata", str(path))
     try:
         # The file of a large one stays open in the background.

@@ -32,18 +32,8 @@ def write_field_parts(
 ) -> None:
     """Write numbers of inputs times outputs, or of a list of cells, to a NetCDF or Zarr file, whole or not at all.
 
-    Parameters
-    ----------
-    path
-        A .nc, .nc4 or .zarr file.
-    compute
-        The numbers at some rows, by name.
-    parts
-        The rows of each part, one after the other.
-    rows, names, axes
-        As in `as_dataset`.
-    attributes
-        Attributes of the file.
+    `compute` gives them by name at the rows of a part; parts follow each other. Rows, names and axes are those of
+    `as_dataset`.
     """
     array = need("dask.array", "files", str(path))
     dask = need("dask", "files", str(path))

@@ -23,17 +23,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a grid, cut into blocks of successive rows or outputs, so many of which are in memory together.
-
-    Parameters
-    ----------
-    size
-        Rows or outputs in all.
-    block
-        Those that are read at once.
-    together
-        Blocks in a tile.
-    """
+    """One side of a grid of `size` rows or outputs, cut into blocks that are read at once, several in a tile."""
 
     size: int
     block: int
@@ -67,16 +57,9 @@ class Side:
 
 
 def sides(shape: tuple[int, int], block: tuple[int, int]) -> tuple[Side, Side]:
-    """Return rows and outputs of a stored grid, cut so that a tile has a limited number of cells.
+    """Return rows and outputs of a stored grid, cut by the blocks that are read so that a tile has not too many cells.
 
-    A tile has all outputs where that leaves it enough rows.
-
-    Parameters
-    ----------
-    shape
-        Rows and outputs in all.
-    block
-        Rows and outputs that are read at once; a tile has one block at least.
+    A tile has all outputs where that leaves it enough rows, and one block at least.
     """
     n, p = shape
     rows = min(n, max(TILE_CELLS // max(p, 1), _TILE_ROWS, block[0]))

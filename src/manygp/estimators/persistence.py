@@ -55,16 +55,9 @@ def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
 def load_estimator(
     path: Any, estimators: dict[str, type[Estimator]], modules: dict[str, nn.Module | gpytorch.kernels.Kernel]
 ) -> Estimator:
-    """Read an estimator from a folder.
+    """Read an estimator, of a known class by name, from a folder.
 
-    Parameters
-    ----------
-    path
-        The folder.
-    estimators
-        Known estimator classes by class name.
-    modules
-        Modules of the user's own that the model was made with, by the name of the setting.
+    `modules` are those of the user's own that the model was made with, by the name of the setting.
     """
     folder = model_path(path)
     manifest, tensors = read_folder(folder)

@@ -90,25 +90,8 @@ class TrainedEstimator(Estimator):
     """An estimator whose model has a bound on minibatches.
 
     A leaf defines `_begin_at_data` and `_begin_at_prior`, which make a model and a scaling from a table, and says with
-    `_check_settings` what is wrong with its settings. Those below are shared by all leaves, which are dataclasses too.
-
-    Parameters
-    ----------
-    epochs
-        Passes over the data; "auto" runs until the bound stops rising, or as often as the published procedure.
-    batch_inputs, batch_outputs
-        Inputs and outputs in a batch; "auto" aims at a few thousand observed cells, None takes all.
-    learning_rate
-        Adam's step size; "auto" takes that of the preset.
-    preset
-        "fast" starts from the data and takes natural steps; "quick" is that with ten epochs, for
-        a first look; "paper" follows the published procedure: Adam on everything from the prior.
-    dtype, device, random_state, progress
-        See a leaf.
-    freeze_likelihood
-        Epochs for which the likelihood stays at its start; "auto" is none, and what was published for "paper".
-    max_grad_norm
-        Largest norm of the gradient of the bound per cell; None does not clip.
+    `_check_settings` what is wrong with its settings. Those below are shared by all leaves, which are dataclasses too;
+    `TLVMOGP` tells what they mean.
     """
 
     kernel: str | gpytorch.kernels.Kernel = "rbf"

@@ -64,20 +64,10 @@ def thin(draws: Tensor, m: Tensor, κ: Tensor, generator: torch.Generator) -> Te
 
 
 def start_constant(κ: Tensor, η: Tensor, y: Tensor, kernel: Tensor) -> Tensor:
-    """κ at which as many zeros are expected as there are, where the present one leaves many of them unexplained.
+    """κ = log k at which as many zeros of y are expected as there are, where the present one leaves many unexplained.
 
-    Learning would take it there in small steps only: a third of counts of a million is lost at k = 4 · 10⁵.
-
-    Parameters
-    ----------
-    κ
-        The present log k.
-    η
-        Log means of the counts before any is lost.
-    y
-        The counts.
-    kernel
-        Of the count distribution at zero, so that exp is the probability of a zero of its own.
+    Learning would take it there in small steps only: a third of counts of a million is lost at k = 4 · 10⁵. η are log
+    means of the counts before any is lost, and exp(kernel) is the probability of a zero of the distribution's own.
     """
 
     def short(κ: Tensor) -> Tensor:

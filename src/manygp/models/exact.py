@@ -90,17 +90,7 @@ def _observed(table: Grid, outputs: IntArray) -> tuple[IntArray, IntArray, Any, 
 
 
 class ExactBatch(nn.Module):
-    """f_p ~ GP(0, k_p) and y_np = f_p(x_n) + ε, ε ~ N(0, σ²_p): independent exact GPs.
-
-    Parameters
-    ----------
-    kernels
-        One kernel for all outputs, or one for each.
-    likelihood
-        Gaussian noise, shared if the kernel is.
-    columns
-        The observations.
-    """
+    """f_p ~ GP(0, k_p) and y_np = f_p(x_n) + ε, ε ~ N(0, σ²_p): independent exact GPs, with one kernel or one each."""
 
     x: Tensor
     index: Tensor

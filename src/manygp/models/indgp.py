@@ -48,7 +48,7 @@ _MIN_NOISE = 1e-4
 
 
 class SparseIndependentModel(Model):
-    """Independent sparse GPs, one for each output.
+    """Independent sparse GPs, one for each output; with a single kernel, they share it and the inducing points.
 
     Generative model: f_p = b_p + g_p with g_p ~ GP(0, k_p), y_np ~ p(y | f_p(x_n)); b_p is zero where outputs can be
     centred, and learned otherwise.
@@ -59,15 +59,6 @@ class SparseIndependentModel(Model):
     output's own.
 
     Cost of a step on b cells of p outputs: O(b m² + p m³) time, O(b m + p m²) memory, whatever the size of the table.
-
-    Parameters
-    ----------
-    processes
-        The sparse GPs; with a single kernel, they share it and the inducing points.
-    likelihood
-        p(y | f).
-    bias
-        Constants b_p, shape (p, 1), or None for none.
     """
 
     def __init__(self, processes: InducingGP, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):

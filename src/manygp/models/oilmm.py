@@ -33,20 +33,7 @@ _MIN_VARIANCE = 1e-8
 
 
 class ExactProcesses(nn.Module):
-    """z_l ~ GP(0, k_l) observed at the same inputs with noise of different variance: exact GPs in one batch.
-
-    Parameters
-    ----------
-    kernels
-        The kernels k_l.
-    dim
-        Number of input columns.
-
-    Attributes
-    ----------
-    units
-        What inputs are divided by before anything else, shape (d,).
-    """
+    """z_l ~ GP(0, k_l) observed at the same inputs with noise of different variance: exact GPs in one batch."""
 
     units: Tensor
 

@@ -24,16 +24,9 @@ _CHUNK_NUMBERS = 4_000_000
 
 
 class Basis(nn.Module):
-    """H = U S^½ with orthonormal columns U (p, q), positive diagonals S and D (q,).
+    """H = U S^½ with orthonormal columns U (p, q), positive diagonals S and D (q,), as exponentials or softplus.
 
     U is orthonormalised from a free matrix W: with WᵀW = L Lᵀ, U = W L⁻ᵀ.
-
-    Parameters
-    ----------
-    num_outputs, num_latents
-        Size of U.
-    log_parameters
-        Whether S and D are exponentials of free parameters; otherwise softplus.
     """
 
     seen: Tensor
@@ -178,22 +171,11 @@ class Sites:
 def project(
     rows: Rows, S: Float[Tensor, " q"], variance: Float[Tensor, " q"], σ2: Float[Tensor, ""], projection: str
 ) -> Sites:
-    """Observations of the latent processes that stand for rows.
+    """Observations of the latent processes that stand for rows, given prior variances of these with their white noise.
 
-    Parameters
-    ----------
-    rows
-        The rows, through U.
-    S
-        Squared lengths of the columns of H.
-    variance
-        Prior variances of the latent processes, their white noise included, shape (q,).
-    σ2
-        Noise variance of the outputs.
-    projection
-        "pseudo-inverse" for the formulas of the paper's appendix J; "matched" for sites that lead to the same marginal
-        moments of z_n and the same density of y_n as the row does, when nothing else is known but the prior variances.
-        Both are exact where U_oᵀ U_o is diagonal.
+    The projection "pseudo-inverse" takes the formulas of the paper's appendix J; "matched" has sites that lead to the
+    same marginal moments of z_n and the same density of y_n as the row does, when nothing else is known but the prior
+    variances. Both are exact where U_oᵀ U_o is diagonal.
     """
     if projection == "pseudo-inverse":
         return _pseudo_inverse(rows, S, σ2)

@@ -32,16 +32,8 @@ MIXING_POSTERIORS = ("diagonal", "point")
 class Mixing(nn.Module):
     """Weights of every output: q(w_p) = N(m_p, diag s_p) with prior N(0, I), or points.
 
-    Parameters
-    ----------
-    num_outputs, num_latents
-        Number of outputs p and of latent processes q.
-    posterior
-        "diagonal", or "point" for weights without variance.
-    has_prior
-        Whether points have the prior too, which makes them a maximum a posteriori.
-    sparse
-        Whether gradients hold only the outputs of a batch.
+    Points may have the prior too, which makes them a maximum a posteriori; sparse gradients hold only the outputs of a
+    batch.
     """
 
     def __init__(
@@ -97,17 +89,6 @@ class LinearMixingModel(Model):
 
     Cost of a step on n inputs and p outputs: O(n L m² + L m³ + n p L) time, O(n L m + L m² + n p) memory, whatever the
     size of the table.
-
-    Parameters
-    ----------
-    processes
-        The latent processes.
-    likelihood
-        p(y | f).
-    mixing
-        The weights.
-    bias
-        b, shape (p, 1), or None for none.
     """
 
     def __init__(

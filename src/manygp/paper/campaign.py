@@ -85,13 +85,7 @@ def absent_files(dataset: str) -> list[str]:
 
 
 class Estimates:
-    """How long runs take, from the records of runs like them.
-
-    Parameters
-    ----------
-    records
-        What is known, stale or not.
-    """
+    """How long runs take, from the records of runs like them, stale or not."""
 
     def __init__(self, records: Sequence[Record]):
         self._known = [(Run.of(record), seconds) for record in records if (seconds := _seconds(record)) is not None]

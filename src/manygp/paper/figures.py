@@ -35,22 +35,7 @@ class _Saved:
 
 
 def draw_figures(folder: Path, preset: str = "fast") -> tuple[list[Path], list[str]]:
-    """Draw what the saved predictions in a folder allow.
-
-    Parameters
-    ----------
-    folder
-        Folder of records, with `predictions` in it; figures go to `figures`.
-    preset
-        "fast" or "paper".
-
-    Returns
-    -------
-    list of Path
-        The figures.
-    list of str
-        What could not be drawn, and why.
-    """
+    """Draw what predictions saved beside records allow, into `figures` there; return them, and what is missing."""
     drawings: list[tuple[str, Callable[[str, list[_Saved]], dict[str, Figure]]]] = [
         ("eeg", _electrodes),
         ("era5-random", _land_maps),

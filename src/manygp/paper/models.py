@@ -41,17 +41,7 @@ Factory = Callable[..., Any]
 
 
 class Plain:
-    """A plain method of `manygp.baselines` with error bars: what each output's fillings are off by, on cells held out.
-
-    Parameters
-    ----------
-    kind
-        The method's class.
-    coordinate_system
-        What places of new outputs are measured on, see `TLVMOGP`.
-    settings
-        Its settings, the seed among them.
-    """
+    """A plain method of `manygp.baselines`, whose error bars are what each output is off by on cells held out."""
 
     def __init__(self, kind: type[Baseline], coordinate_system: str = "flat", **settings: Any):
         self.method, self.coordinate_system = kind(**settings), coordinate_system

@@ -108,15 +108,7 @@ class _Standing:
 
 
 def overview(records: Sequence[Record], reasons: Path) -> str:
-    """One table over all data sets, where we are behind and why, and a count.
-
-    Parameters
-    ----------
-    records
-        Of all runs.
-    reasons
-        JSON file with a sentence for a data set and a metric where we are behind.
-    """
+    """One table over all data sets, a count, and where we are behind, with the reasons that a JSON file has for it."""
     known = json.loads(reasons.read_text()) if reasons.is_file() else {}
     standings = [_Standing(TABLES[table], name, records) for table, names in _TABLES.items() for name in names]
     standings = [one for one in standings if any(row.published or matching(records, row, "fast") for row in one.rows)]

@@ -47,18 +47,8 @@ def carry_out(
 ) -> Record | None:
     """Carry a run out and write its record; what goes wrong is recorded too. None if another process is at it.
 
-    Parameters
-    ----------
-    run
-        What to run.
-    dataset, factory
-        The data set and model meant by the names in the run; no factory if there is no such model.
-    folder
-        Where the record goes.
-    keep
-        Whether to save predictions beside the record, for figures.
-    sources
-        Digest of the model's sources.
+    Data set and model are those meant by the names in the run, where there is such a model. `keep` saves predictions
+    beside the record, for figures; `sources` is the digest of the model's sources.
     """
     with claim(run.path(folder)) as is_ours:
         return _carried_out(run, dataset, factory, folder, keep, sources) if is_ours else None

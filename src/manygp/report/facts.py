@@ -36,19 +36,7 @@ _STOP_REASONS = {
 
 
 def collect(model: Estimator | None, table: Table | None, comparison: Comparison | None, source: str) -> dict[str, Any]:
-    """Return all facts of a report; those that cannot be told are None or empty.
-
-    Parameters
-    ----------
-    model
-        A fitted estimator, if there is one.
-    table
-        Observations to show and to score the model on.
-    comparison
-        What other methods made of the same table.
-    source
-        What the observations are called.
-    """
+    """Return all facts of a report, by what there is of it; those that cannot be told are None or empty."""
     shared = {
         "source": source,
         "data": None if table is None else _data(table),

@@ -18,13 +18,7 @@ _BINS = 20
 
 
 def gap_picture(table: Table) -> dict[str, Any] | None:
-    """Return the share of cells that are observed, in blocks of outputs (down) and inputs (across); None for lists.
-
-    Parameters
-    ----------
-    table
-        The observations; outputs that have inputs of their own make no picture.
-    """
+    """Return the share of cells that are observed, in blocks of outputs (down) and inputs (across); None for lists."""
     if table.row_outputs is not None:
         return None
     n, p = table.num_inputs, table.num_outputs
@@ -43,15 +37,7 @@ def gap_picture(table: Table) -> dict[str, Any] | None:
 
 
 def reliability(pit: FloatArray, groups: Mapping[str, BoolArray]) -> dict[str, Any]:
-    """Return the histogram of the PIT, and how many values central intervals of every level hold, by group.
-
-    Parameters
-    ----------
-    pit
-        Probability integral transform of each cell, shape (c,).
-    groups
-        Which cells belong to a group, by its name.
-    """
+    """Return the histogram of the PIT of cells (c,), and how many central intervals of each level hold, by group."""
     share = np.histogram(pit, bins=_BINS, range=(0.0, 1.0))[0] / max(len(pit), 1)
     # |2 PIT − 1| ≤ level says that a value lies in the central interval.
     reach = np.abs(2.0 * pit - 1.0)
