@@ -71,16 +71,6 @@ OutputColumn = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
-_STOP_REASONS = {
-    "converged": "until the bound stopped rising",
-    "epochs": "as many as asked for",
-    "budget": "the most allowed",
-    "time limit": "as many as there was time for",
-    "interrupted": "then interrupted",
-    "start": "none of which improved on the start",
-    "failed": "then the numbers failed; the best so far is kept",
-}
-
 
 def _show_version(asked: bool) -> None:
     if asked:
@@ -373,8 +363,7 @@ def info(folder: Folder) -> None:
 def _course(history: "History") -> str:
     """How a fit went, in a few words."""
     count = len(history)
-    reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
-    return f"{count} epoch{'' if count == 1 else 's'} in {history.seconds:.1f} s, {reason}"
+    return f"{count} epoch{'' if count == 1 else 's'} in {history.seconds:.1f} s; it ended because {history.ending}"
 
 
 def _read(

@@ -24,15 +24,6 @@ __all__ = ["collect", "spelt"]
 
 # What a page holds at most: outputs whose series are drawn, points of one, cells that are scored, names in a matrix.
 _SERIES, _POINTS, _SCORED, _MATRIX, _MAPS = 240, 240, 20_000, 60, 36
-_STOP_REASONS = {
-    "converged": "the bound had stopped rising",
-    "epochs": "as many epochs had run as were asked for",
-    "budget": "as many epochs had run as are allowed",
-    "time limit": "its time limit left room for no more",
-    "interrupted": "it was interrupted; what was learnt until then is kept",
-    "start": "no epoch improved on the start, which is kept",
-    "failed": "the numbers failed; the best until then is kept",
-}
 
 
 def collect(model: Estimator | None, table: Table | None, comparison: Comparison | None, source: str) -> dict[str, Any]:
@@ -56,7 +47,9 @@ def collect(model: Estimator | None, table: Table | None, comparison: Comparison
     X = table.X if table is not None else model._inputs_
     rows = None if X is None else _some_rows(X)
     worst = [] if scored is None else scored["worst"]
-    chosen = _chosen(len(names), [entry["index"] for entry in worst])
+    # Outputs whose series are drawn: the worst, and others evenly spread.
+    first, others = [entry["index"] for entry in worst], _spread_out(len(names), _SERIES).tolist()
+    chosen = list(dict.fromkeys([*first, *others]))[:_SERIES]
     return shared | {
         "title": f"{type(model).__name__}: {len(names):,} outputs",
         "names": names,
@@ -111,12 +104,11 @@ def _short(value: Any) -> str:
 
 def _training(model: Estimator) -> dict[str, Any]:
     history = model.history_
-    bound = [float(value) for value in history["bound"]]
     return {
-        "bound": [_round(value) for value in bound],
+        "bound": [_round(value) for value in history["bound"]],
         "epochs": len(history),
         "seconds": round(history.seconds, 1),
-        "reason": _STOP_REASONS.get(history.stop_reason, history.stop_reason),
+        "reason": history.ending,
     }
 
 
@@ -198,11 +190,6 @@ def _groups(counts: IntArray, position: IntArray, output: IntArray) -> dict[str,
     }
 
 
-def _chosen(count: int, first: Sequence[int]) -> list[int]:
-    """Outputs whose series are drawn: the worst, and others evenly spread."""
-    return list(dict.fromkeys([*first, *_spread_out(count, _SERIES).tolist()]))[:_SERIES]
-
-
 def _spread_out(count: int, most: int) -> IntArray:
     """At most so many positions, evenly spread over all."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
@@ -268,11 +255,8 @@ def _latents(model: Estimator) -> dict[str, Any] | None:
     flat = means.reshape(len(means), -1)
     centred = flat - flat.mean(0)
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
-    plane = np.zeros((len(flat), 2))
-    rank = min(2, len(s))
-    plane[:, :rank] = U[:, :rank] * s[:rank]
-    shares = np.zeros(2)
-    shares[:rank] = s[:rank] ** 2 / max(float((s**2).sum()), 1e-300)
+    plane = np.pad(U * s, ((0, 0), (0, 2)))[:, :2]
+    shares = np.pad(s**2, (0, 2))[:2] / max(float((s**2).sum()), 1e-300)
     return {"points": [[_round(a), _round(b)] for a, b in plane], "shares": [round(float(v), 2) for v in shares]}
 
 
