@@ -3,8 +3,7 @@
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from manygp.baselines.baseline import Baseline
-from manygp.baselines.predictors import closest_outputs
+from manygp.baselines.baseline import Baseline, closest_outputs
 from manygp.data.table import FloatArray
 
 __all__ = ["Boosting"]

@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manygp.data.archives import read_hdf5, read_npz
 from manygp.data.frames import with_levels
 from manygp.data.labels import input_frame
-from manygp.data.stores import FIELD_SUFFIXES, read_field
+from manygp.data.stores import FIELD_SUFFIXES, read_field, read_hdf5, read_npz
 from manygp.errors import DataError
 from manygp.extras import need
 

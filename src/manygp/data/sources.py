@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from manygp.data.adapters import as_table, cells_table
-from manygp.data.archives import read_hdf5, read_npz
 from manygp.data.files import (
     HDF5_SUFFIXES,
     READABLE,
@@ -22,7 +21,7 @@ from manygp.data.files import (
     unknown_format,
 )
 from manygp.data.frames import check_columns, long_parts, with_levels
-from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotated, read_field
+from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotated, read_field, read_hdf5, read_npz
 from manygp.data.table import Table
 from manygp.errors import DataError
 

@@ -33,8 +33,7 @@ from manygp.estimators.encoding import check_names
 from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
-from manygp.estimators.seasons import seasons_in
-from manygp.estimators.settings import check_size, check_sizes, resolve_device
+from manygp.estimators.settings import check_size, check_sizes, resolve_device, seasons_in
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
 from manygp.estimators.together import TogetherMixin

@@ -22,9 +22,8 @@ from manygp.initialise.oilmm import initialise
 from manygp.initialise.processes import choose_num_points
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.coupled import COUPLED
-from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
+from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, climb_likelihood
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
-from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.training import History
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 

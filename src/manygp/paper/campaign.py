@@ -1,6 +1,6 @@
 """The campaign: which runs fill every table, in what order, what is still to do, and how long that takes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,12 @@ _FEWEST_SEEDS = 2
 _PUBLISHED = (("eeg", (FLAGSHIP, "ind-gp", "oilmm", "sv-lmc", "gs-lvmogp"), 3), ("era5-random", (FLAGSHIP,), 2))
 # States of runs that are carried out, and those that are if what failed is tried again.
 DUE, RETRIED = ("missing", "stale"), ("missing", "stale", "failed")
+# What runs have in common that take about as long, from most to least: all but the seed, the model, the data set.
+_SHARES: tuple[Callable[[Run], object], ...] = (
+    lambda run: run.key.rpartition("_")[0],
+    lambda run: (run.dataset, run.model, run.preset),
+    lambda run: run.dataset,
+)
 # Seconds of a run of which nothing is known.
 _UNKNOWN = 1_800.0
 
@@ -92,23 +98,11 @@ class Estimates:
 
     def seconds(self, run: Run) -> float:
         """Seconds of a run: those of other seeds, or else of the same model on the data set, or of any model on it."""
-        for alike in (_same_settings, _same_model, _same_dataset):
-            found = [seconds for other, seconds in self._known if alike(run, other)]
+        for share in _SHARES:
+            found = [seconds for other, seconds in self._known if share(other) == share(run)]
             if found:
                 return float(np.median(found))
         return _UNKNOWN
-
-
-def _same_dataset(run: Run, other: Run) -> bool:
-    return run.dataset == other.dataset
-
-
-def _same_model(run: Run, other: Run) -> bool:
-    return (run.dataset, run.model, run.preset) == (other.dataset, other.model, other.preset)
-
-
-def _same_settings(run: Run, other: Run) -> bool:
-    return _same_model(run, other) and run.key.rpartition("_")[0] == other.key.rpartition("_")[0]
 
 
 def _seconds(record: Record) -> float | None:

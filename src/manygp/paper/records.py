@@ -68,12 +68,8 @@ class Run:
 
     def matches(self, record: Record) -> bool:
         """Whether a record is of this run, the seed left aside."""
-        return (
-            record["dataset"] == self.dataset
-            and record["model"] == self.model
-            and record["preset"] == self.preset
-            and record["settings"] == plain(self.settings)
-        )
+        own = {"dataset": self.dataset, "model": self.model, "preset": self.preset, "settings": plain(self.settings)}
+        return all(record[name] == value for name, value in own.items())
 
 
 def plain(value: Any) -> Any:
