@@ -3,8 +3,6 @@
 Only attributes of the object are used, so that nothing has to be imported for those who have none.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the container of a fit called its inputs and outputs, as plain text that can be saved."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Self

@@ -5,8 +5,6 @@ A bound is a sum over observed cells minus a sum over outputs. Each batch estima
 full sum exactly, missing cells and empty outputs included.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

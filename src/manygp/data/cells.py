@@ -1,7 +1,5 @@
 """A table whose outputs have inputs of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -120,17 +118,17 @@ class Cells(Table):
         """How many numbers a copy of the values takes."""
         return len(self.y)
 
-    def with_values(self, values: FloatArray) -> Cells:
+    def with_values(self, values: FloatArray) -> "Cells":
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
         return Cells(self.X, self.output, values, self.output_names, feature_names=self.feature_names)
 
-    def with_inputs(self, X: FloatArray) -> Cells:
+    def with_inputs(self, X: FloatArray) -> "Cells":
         """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
         new = Cells(X, self.output, self.y, self.output_names)
         new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
         return new
 
-    def take(self, rows: IntArray) -> Cells:
+    def take(self, rows: IntArray) -> "Cells":
         """Return a copy of the table at some of its input rows, which are its cells."""
         names = {"feature_names": self.feature_names}
         part = Cells(self.X[rows], self.output[rows], self.y[rows], self.output_names, **names)

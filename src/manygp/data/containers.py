@@ -1,7 +1,5 @@
 """The way back: numbers of a prediction in the container that the fit was given, with its labels and attributes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Sequence
 from contextlib import suppress

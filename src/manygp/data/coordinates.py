@@ -1,7 +1,5 @@
 """Numbers that describe outputs: coordinates of stations, embeddings of genes, means of a prior."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +92,7 @@ class Coordinates:
     """Where outputs are: the features of every output, shape (p, f), and the map that made them."""
 
     features: FloatArray
-    map: CoordinateMap
+    map: "CoordinateMap"
 
     def numbers(self) -> dict[str, Any]:
         """The map as plain numbers."""
@@ -121,7 +119,7 @@ class CoordinateMap:
     scale: FloatArray
 
     @classmethod
-    def fit(cls, coordinates: FloatArray, system: str, columns: Sequence[Hashable] | None = None) -> CoordinateMap:
+    def fit(cls, coordinates: FloatArray, system: str, columns: Sequence[Hashable] | None = None) -> "CoordinateMap":
         """Learn the map from the coordinates of all outputs; "auto" looks for columns called lat and lon."""
         sphere = (0, 1) if system == "sphere" else None
         if columns is not None and system != "flat":
@@ -157,7 +155,7 @@ class CoordinateMap:
         return {"sphere": sphere, "center": self.center.tolist(), "scale": self.scale.tolist()}
 
     @classmethod
-    def from_numbers(cls, numbers: dict[str, Any]) -> CoordinateMap:
+    def from_numbers(cls, numbers: dict[str, Any]) -> "CoordinateMap":
         """Rebuild a map from what `numbers` returned."""
         sphere = None if numbers["sphere"] is None else (int(numbers["sphere"][0]), int(numbers["sphere"][1]))
         center, scale = (np.asarray(numbers[name], dtype=np.float64) for name in ("center", "scale"))

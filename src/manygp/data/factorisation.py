@@ -1,7 +1,5 @@
 """Masked low-rank factorisation of a grid: the honest rival of every model here, and their starting point."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

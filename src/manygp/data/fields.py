@@ -1,7 +1,5 @@
 """Numbers of inputs times outputs as an xarray Dataset, over the dimensions that the user knows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ optionally `mask`, `output_names` and `feature_names`, or `x`, `outputs` and `y`
 `test/test_mask`, and may hold more.
 """
 
-from __future__ import annotations
-
 import ctypes
 import datetime
 import glob

@@ -1,7 +1,5 @@
 """Frames by the names of their columns: which hold inputs, which name outputs, which are values."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A table whose outputs share their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -249,13 +247,13 @@ class Grid(Table):
         """How many numbers a copy of the values takes, gaps included."""
         return self.num_inputs * self.num_outputs
 
-    def with_values(self, values: FloatArray) -> Grid:
+    def with_values(self, values: FloatArray) -> "Grid":
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
         Y = np.full(self.num_inputs * self.num_outputs, np.nan)
         Y[self.places()] = values
         return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
 
-    def with_inputs(self, X: FloatArray) -> Grid:
+    def with_inputs(self, X: FloatArray) -> "Grid":
         """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
         new = Grid(X, self.Y, self.output_names, mask=self.mask)
         new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
@@ -277,7 +275,7 @@ class Grid(Table):
         n, p = self.num_inputs, self.num_outputs
         return sides((n, p), self.Y.block) if isinstance(self.Y, Stored) else (Side(n, n, 1), Side(p, p, 1))
 
-    def tiles(self, parts: Iterable[tuple[IntArray, IntArray]]) -> Iterator[tuple[IntArray, IntArray, Grid]]:
+    def tiles(self, parts: Iterable[tuple[IntArray, IntArray]]) -> "Iterator[tuple[IntArray, IntArray, Grid]]":
         """Yield parts at some rows and outputs, in memory; the next one is read while the last one is used.
 
         Parameters
@@ -290,7 +288,7 @@ class Grid(Table):
         Y = self.Y
         return ahead(lambda part: (*part, Grid(self.X[part[0]], Y.gather(*part))), parts)
 
-    def in_memory(self, rng: np.random.Generator) -> Grid:
+    def in_memory(self, rng: np.random.Generator) -> "Grid":
         """Return the table itself, or a part of it at random rows if it is stored."""
         if not self.is_stored:
             return self
@@ -316,7 +314,7 @@ class Grid(Table):
                 "elsewhere; take some rows with take(rows), or read the values first."
             )
 
-    def take(self, rows: IntArray) -> Grid:
+    def take(self, rows: IntArray) -> "Grid":
         """Return a copy of the table at some of its input rows."""
         Y = self.block(rows, np.arange(self.num_outputs))
         part = Grid(self.X[rows], Y, self.output_names, feature_names=self.feature_names)
@@ -340,11 +338,11 @@ class Grid(Table):
             total += deviation.T @ deviation
         return total
 
-    def compact(self) -> Grid:
+    def compact(self) -> "Grid":
         """Return the table itself: a list of its cells would hardly be smaller."""
         return self
 
-    def to_grid(self) -> Grid:
+    def to_grid(self) -> "Grid":
         """Return the table itself."""
         return self
 

@@ -4,8 +4,6 @@ A table is numbers; this is what predictions need to come back in the container 
 counts rows, pandas' default, is no label.
 """
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import replace
 from typing import Any

@@ -10,8 +10,6 @@ finds the directions, and then integrated out as well, which switches off those 
 Doing the latter from the start would switch off directions before they had a chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

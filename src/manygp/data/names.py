@@ -1,7 +1,5 @@
 """Names of outputs: what may be one, and which output a name or a number stands for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any

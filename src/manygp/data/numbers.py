@@ -1,7 +1,5 @@
 """From anything array-like to float64 numbers, or one sentence on why that cannot be."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """What a file holds, in the container that people know it in: a frame, a field, an AnnData, or arrays."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

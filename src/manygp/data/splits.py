@@ -4,8 +4,6 @@ Both parts keep all outputs and, on a grid, share inputs and values with the tab
 their masks differ.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

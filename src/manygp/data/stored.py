@@ -1,7 +1,5 @@
 """Values that stay where they are, on disk or in an object store, and are read in contiguous blocks."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import sys

@@ -3,8 +3,6 @@
 Files are not to be trusted: sizes of arrays are checked before memory is taken.
 """
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Results that are larger than memory, written part by part: fields to NetCDF and Zarr, frames to CSV and Parquet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

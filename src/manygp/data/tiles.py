@@ -1,7 +1,5 @@
 """How a grid is walked through by parts that fit into memory: some blocks of rows times some blocks of outputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
