@@ -11,13 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-__all__ = [
-    "gauss_hermite",
-    "gaussian_expectation",
-    "gaussian_nodes",
-    "log_gaussian_expectation",
-    "unit_frequencies",
-]
+__all__ = ["gauss_hermite", "gaussian_expectation", "gaussian_nodes", "log_gaussian_expectation", "unit_frequencies"]
 
 
 @lru_cache

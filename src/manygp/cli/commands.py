@@ -9,13 +9,7 @@ import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.terminal import (
-    check_place,
-    one_sentence_errors,
-    print_results,
-    print_table,
-    remark,
-)
+from manygp.cli.terminal import check_place, one_sentence_errors, print_results, print_table, remark
 
 if TYPE_CHECKING:
     from manygp.data.sources import Source
@@ -66,8 +60,7 @@ Where = Annotated[
     typer.Option(help="Variable, layer, array or column that is true where a value counts.", show_default=False),
 ]
 OutputColumn = Annotated[
-    str | None,
-    typer.Option(help="Column that names the output of each row, if the table has one cell per row."),
+    str | None, typer.Option(help="Column that names the output of each row, if the table has one cell per row.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
@@ -191,8 +184,7 @@ def predict(
         typer.Option("--inputs", "-i", help="File with the inputs (default: those of the fit).", show_default=False),
     ] = None,
     outputs: Annotated[
-        str | None,
-        typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False),
+        str | None, typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False)
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
@@ -289,8 +281,7 @@ def compare(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scores and the report.", show_default=False)],
     models: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False),
+        str | None, typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False)
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
     refit: Annotated[bool, typer.Option("--refit", help="Fit what is recommended to everything; save it.")] = False,
@@ -322,8 +313,7 @@ def report(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("report.html"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="File with observations to show and to score the model on.", show_default=False),
+        Path | None, typer.Option(help="File with observations to show and to score the model on.", show_default=False)
     ] = None,
     kind: Annotated[str | None, typer.Option("--format", help="html or md (default: by the ending of --out).")] = None,
     x: InputNames = None,

@@ -76,11 +76,7 @@ class _Land:
 
 
 def make_climate(
-    num_stations: int = 2000,
-    num_months: int = 36,
-    missing: float = 0.3,
-    noise: float = 0.3,
-    random_state: int = 0,
+    num_stations: int = 2000, num_months: int = 36, missing: float = 0.3, noise: float = 0.3, random_state: int = 0
 ) -> Stations:
     """Generate a climate-like table with gaps.
 

@@ -267,9 +267,7 @@ def completed_scaling(table: Table, scaling: Scaling, factorisation: Factorisati
         center = center + total / grid.num_inputs
     spread = np.sqrt(squares / grid.num_inputs)
     return replace(
-        scaling,
-        y_center=scaling.unscale_mean(center),
-        y_scale=np.where(spread > 1e-6, spread, 1.0) * scaling.y_scale,
+        scaling, y_center=scaling.unscale_mean(center), y_scale=np.where(spread > 1e-6, spread, 1.0) * scaling.y_scale
     )
 
 

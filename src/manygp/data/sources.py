@@ -9,15 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from manygp.data.adapters import as_table, cells_table
-from manygp.data.files import (
-    HDF5_SUFFIXES,
-    READABLE,
-    existing,
-    frame_inputs,
-    named_inputs,
-    read_frame,
-    unknown_format,
-)
+from manygp.data.files import HDF5_SUFFIXES, READABLE, existing, frame_inputs, named_inputs, read_frame, unknown_format
 from manygp.data.frames import check_columns, long_parts, with_levels
 from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotated, read_field, read_hdf5, read_npz
 from manygp.data.table import Table

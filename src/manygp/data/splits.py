@@ -241,11 +241,7 @@ def _masked(table: Grid, mask: BoolArray) -> Grid:
 
 def _subset(table: Cells, chosen: BoolArray) -> Cells:
     part = Cells(
-        table.X[chosen],
-        table.output[chosen],
-        table.y[chosen],
-        table.output_names,
-        feature_names=table.feature_names,
+        table.X[chosen], table.output[chosen], table.y[chosen], table.output_names, feature_names=table.feature_names
     )
     part.axes, part.y_std = table.axes, None if table.y_std is None else table.y_std[chosen]
     return part

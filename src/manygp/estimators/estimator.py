@@ -519,9 +519,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         )
 
     def _of_cells(
-        self,
-        exposure: Callable[[IntArray], Tensor | None],
-        locate: Callable[[IntArray], tuple[Tensor, Tensor]],
+        self, exposure: Callable[[IntArray], Tensor | None], locate: Callable[[IntArray], tuple[Tensor, Tensor]]
     ) -> Callable[[IntArray], Tensor | None]:
         """What the likelihood is told of single cells by number: their exposure; a leaf may know more."""
         return exposure

@@ -14,10 +14,7 @@ from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.settings import (
-    check_size,
-    resolve_device,
-)
+from manygp.estimators.settings import check_size, resolve_device
 from manygp.estimators.standardize import published_scaling
 from manygp.estimators.trained import Start, TrainedEstimator, given, undone_by_interrupts
 from manygp.initialise import Survey

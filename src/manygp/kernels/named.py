@@ -76,11 +76,7 @@ class LatentKernel(ScaleKernel):
 
 
 def make_kernel(
-    kernel: str | Kernel,
-    dim: int,
-    log_parameters: bool = False,
-    num_latents: int = 0,
-    num_inputs: int | None = None,
+    kernel: str | Kernel, dim: int, log_parameters: bool = False, num_latents: int = 0, num_inputs: int | None = None
 ) -> Kernel:
     """A GPyTorch kernel on `dim` dimensions, from its name or as a copy of the one given.
 

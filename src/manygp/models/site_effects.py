@@ -175,11 +175,7 @@ def _choose_rank(cells: _Cells, ranks: list[int], rng: np.random.Generator) -> i
 
 
 def _refit(
-    cells: _Cells,
-    factors: Factors,
-    pull: Float[Tensor, "t p"],
-    weight: Float[Tensor, "t p"],
-    rng: np.random.Generator,
+    cells: _Cells, factors: Factors, pull: Float[Tensor, "t p"], weight: Float[Tensor, "t p"], rng: np.random.Generator
 ) -> None:
     """Learn the likelihood's own parameters again, each cell with the effects that the others of its row imply."""
     likelihood, (n, p) = cells.likelihood, cells.y.shape

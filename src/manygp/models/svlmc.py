@@ -92,11 +92,7 @@ class LinearMixingModel(Model):
     """
 
     def __init__(
-        self,
-        processes: InducingGP,
-        likelihood: Likelihood,
-        mixing: Mixing,
-        bias: Float[Tensor, "p 1"] | None = None,
+        self, processes: InducingGP, likelihood: Likelihood, mixing: Mixing, bias: Float[Tensor, "p 1"] | None = None
     ):
         super().__init__()
         self.processes, self.likelihood, self.mixing = processes, likelihood, mixing

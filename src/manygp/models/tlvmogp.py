@@ -303,10 +303,7 @@ class Predictor:
 
 
 def moments_and_slopes(
-    model: TransformedLatentModel,
-    conditional: Conditional,
-    x: Float[Tensor, "b d"],
-    h: Float[Tensor, "b h"],
+    model: TransformedLatentModel, conditional: Conditional, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, "b h"]]:
     """μ, v and ∂μ/∂h of f at pairs (x, h), without terms.
 

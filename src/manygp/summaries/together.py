@@ -42,12 +42,7 @@ class TogetherMixin:
     # -- sums ----------------------------------------------------------------------------------------------------
 
     def aggregate(
-        self,
-        weights: Any,
-        *,
-        observation_noise: bool | None = None,
-        num_draws: int = 1000,
-        random_state: int = 0,
+        self, weights: Any, *, observation_noise: bool | None = None, num_draws: int = 1000, random_state: int = 0
     ) -> Aggregate:
         """The distribution of weighted sums of cells: regions, totals, differences and other contrasts.
 

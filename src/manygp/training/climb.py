@@ -153,11 +153,7 @@ def _reason_to_stop(course: list[float], num_cells: int, max_steps: int) -> str:
 
 @torch.no_grad()
 def climb_each(
-    problems: Problems,
-    rows: Float[Tensor, "u k"],
-    steps: int,
-    learning_rate: float,
-    journal: Journal | None = None,
+    problems: Problems, rows: Float[Tensor, "u k"], steps: int, learning_rate: float, journal: Journal | None = None
 ) -> tuple[Float[Tensor, "u k"], History]:
     """Take Adam steps up many functions from where their parameters are, until they are over or Ctrl-C.
 

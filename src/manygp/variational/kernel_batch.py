@@ -68,12 +68,7 @@ class KernelBatch(nn.Module):
     """
 
     def __init__(
-        self,
-        kernel: str | Kernel,
-        dim: int,
-        size: int,
-        log_parameters: bool = False,
-        mixture: Mixture | None = None,
+        self, kernel: str | Kernel, dim: int, size: int, log_parameters: bool = False, mixture: Mixture | None = None
     ):
         super().__init__()
         self.kernel = make_kernel(kernel, dim, log_parameters)

@@ -121,10 +121,7 @@ class NaturalPosterior(Posterior):
 
     @torch.no_grad()
     def put(
-        self,
-        theta: Float[Tensor, "*q m"],
-        precision: Float[Tensor, "*q m m"],
-        which: Int[Tensor, " r"] | None = None,
+        self, theta: Float[Tensor, "*q m"], precision: Float[Tensor, "*q m m"], which: Int[Tensor, " r"] | None = None
     ) -> None:
         """(θ, Λ) ← (θ̂, Λ̂) as they are, of some processes of a batch, of all by default."""
         if which is None:
