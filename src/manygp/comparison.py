@@ -231,7 +231,7 @@ def _of_model(
     with time_limit(seconds):
         model.fit(train)
     row, output, _ = test.cells(test.places())
-    dist = model._listed(test.X[row], pd.DataFrame(test.X[row]), output, True, None)
+    dist = model._listed(test.X[row], output)
     try:
         crps = dist.crps(values) / unit
     except SettingError:

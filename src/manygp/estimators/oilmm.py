@@ -170,8 +170,7 @@ class OILMM(TrainedEstimator):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _lengthscales(self) -> FloatArray | None:
-        processes = self.model_.processes
-        return batch_lengthscales(processes.kernels, processes.units, self.scaling_.x_scale)
+        return batch_lengthscales(self.model_.processes.kernels, self.model_.processes.units, self.scaling_.x_scale)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -145,8 +145,7 @@ def _scores(model: Estimator, table: Table) -> dict[str, Any]:
         )
     kept = position[output] >= 0
     row, output, y = row[kept], position[output[kept]], y[kept]
-    x = table.X[row]
-    dist = model._listed(x, pd.DataFrame(x), output, True, None)
+    dist = model._listed(table.X[row], output)
     below = cdf = dist.cdf(y)
     if dist._likelihood.is_discrete:
         # A randomised PIT is uniform for counts, too.
