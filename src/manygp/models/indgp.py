@@ -117,7 +117,6 @@ class SparseIndependentModel(Model):
         return ElboTerms(batch.cell_weight * data, (weight * q.kl()).sum(), (weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         yield from self.processes.kernels.row_parameters()
         if len(self.processes.Z) > 1:
             yield self.processes.Z

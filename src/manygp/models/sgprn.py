@@ -302,7 +302,6 @@ class RegressionNetwork(Model):
             blend(mode, torch.diag(rest.movedim(mode - 2, 0).reshape(W.shape[mode], -1).sum(-1)))
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         if self.bias is not None:
             yield self.bias
         yield from super().row_parameters()

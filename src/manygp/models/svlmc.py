@@ -153,7 +153,6 @@ class LinearMixingModel(Model):
         return ElboTerms(batch.cell_weight * data, q.kl().sum(), (batch.output_weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         yield from self.mixing.parameters()
         if self.bias is not None:
             yield self.bias
