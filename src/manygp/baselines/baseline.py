@@ -12,8 +12,6 @@ from manygp.data import Grid, Scaling, as_table, pattern_split
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["Baseline", "closest_outputs", "normal_scores"]
-
 # How many residuals of all outputs count beside an output's own.
 _BORROWED = 5.0
 

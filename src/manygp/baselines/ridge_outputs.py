@@ -7,8 +7,6 @@ from manygp.baselines.baseline import Baseline, closest_outputs
 from manygp.baselines.interpolation import Interpolation
 from manygp.data.table import FloatArray
 
-__all__ = ["RidgeOutputs"]
-
 _PENALTIES = tuple(10.0**power for power in range(-4, 5))
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from manygp.data.sources import Source
     from manygp.training import History
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="manygp",
     help="Gaussian processes with many outputs: from a table with gaps to calibrated predictions.",

@@ -15,8 +15,6 @@ from manygp.errors import DataError
 from manygp.estimators.filling import fill_long, fill_table
 from manygp.extras import need
 
-__all__ = ["check_kind", "fill_source", "fit_source", "write_filled"]
-
 _STATISTICS = ("mean", "std", "lower", "upper")
 # What a file of each kind can be written as.
 _SUFFIXES: dict[str, Sequence[str]] = {

@@ -7,8 +7,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from manygp.errors import SettingError
 
-__all__ = ["model_class", "parse_settings"]
-
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "none"}
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from manygp.errors import DataError
 
-__all__ = ["annotated_inputs", "annotated_values", "is_annotated"]
-
 # Where places of observations are kept by custom.
 PLACES = "spatial"
 

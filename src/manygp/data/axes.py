@@ -4,8 +4,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Self
 
-__all__ = ["Axes"]
-
 
 @dataclass(frozen=True)
 class Axes:

@@ -18,8 +18,6 @@ from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["Batch", "CellPlan", "GridPlan", "Plan", "ShardPlan", "known_noise"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:

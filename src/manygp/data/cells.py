@@ -9,8 +9,6 @@ from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError
 
-__all__ = ["Cells"]
-
 # A list of cells takes about as much memory as a grid with this many cells for each of them.
 GRID_CELLS = 4
 

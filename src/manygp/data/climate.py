@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from manygp.errors import SettingError
 
-__all__ = ["Stations", "make_climate"]
-
 _Array = NDArray[np.float64]
 
 # The region, in degrees; about 3,300 km from west to east and 2,900 km from south to north.

@@ -14,8 +14,6 @@ from manygp.data.numbers import EPOCH, is_dataarray, like_native
 from manygp.data.table import FloatArray
 from manygp.extras import need
 
-__all__ = ["attributes_of", "container_of", "in_container", "known_inputs", "output_columns", "row_index"]
-
 # Libraries of frames other than pandas, which come in and go out through narwhals.
 OTHER_FRAMES = ("cudf", "modin", "polars", "pyarrow")
 _MICROSECONDS = 86_400_000_000

@@ -11,8 +11,6 @@ from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 
-__all__ = ["COORDINATE_SYSTEMS", "CoordinateMap", "Coordinates", "coordinates_of", "describe_outputs", "place_outputs"]
-
 COORDINATE_SYSTEMS = ("auto", "flat", "sphere")
 _LATITUDES, _LONGITUDES = ("lat", "latitude"), ("lon", "long", "lng", "longitude")
 

@@ -10,8 +10,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
-__all__ = ["as_exposure", "observed_exposure", "size_factors"]
-
 
 def as_exposure(exposure: Any, table: Table | int) -> FloatArray:
     """Return an exposure for each row of a table, or of so many, shape (n,); "auto" for the table's size factors."""

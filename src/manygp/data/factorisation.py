@@ -12,19 +12,6 @@ from manygp.data.splits import pattern_split
 from manygp.data.table import BoolArray, FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = [
-    "Factorisation",
-    "RankChoice",
-    "best_rank",
-    "canonical",
-    "choose_rank",
-    "completed_scaling",
-    "factorise",
-    "factorise_path",
-    "is_flat",
-    "thinned",
-]
-
 # Cells that a factorisation is fitted to before it is polished on all of them.
 SAMPLE_CELLS = 1_500_000
 SAMPLE_SIDE = 5_000

@@ -12,8 +12,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.extras import need
 
-__all__ = ["as_dataset", "input_names", "output_labels", "storable"]
-
 
 def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequence[Hashable], axes: Axes) -> Any:
     """Return an xarray Dataset with a variable for each array: of inputs times outputs (n, p), or a list of cells (c,).

@@ -30,20 +30,6 @@ from manygp.data.stores import FIELD_SUFFIXES, read_field, read_hdf5, read_npz
 from manygp.errors import DataError
 from manygp.extras import need
 
-__all__ = [
-    "HDF5_SUFFIXES",
-    "READABLE",
-    "existing",
-    "frame_inputs",
-    "named_inputs",
-    "read_frame",
-    "read_inputs",
-    "sync",
-    "unknown_format",
-    "write_file",
-    "write_frame",
-]
-
 HDF5_SUFFIXES = (".h5", ".hdf5")
 # Seconds for which a folder that was made beside a file may not be held yet.
 _FRESH = 1.0

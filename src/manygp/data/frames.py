@@ -8,8 +8,6 @@ import pandas as pd
 from manygp.data.numbers import as_pandas
 from manygp.errors import DataError
 
-__all__ = ["as_list", "check_columns", "chosen_inputs", "long_parts", "with_levels"]
-
 
 def long_parts(
     frame: Any,

@@ -12,8 +12,6 @@ from manygp.data.table import CHUNK_CELLS, BoolArray, FloatArray, IntArray, Plac
 from manygp.data.tiles import Side, ahead, sides
 from manygp.errors import DataError
 
-__all__ = ["Grid"]
-
 # Cells of a block of rows that are read at once, however many a chunk should have; and cells of a part of a stored grid
 # that stands for all of it.
 _MOST_CELLS, _PART_CELLS = 2**25, 30_000_000

@@ -12,8 +12,6 @@ from manygp.data.numbers import as_numbers, as_pandas
 from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
-__all__ = ["as_y_std", "observed_y_std"]
-
 
 def as_y_std(y_std: Any, table: Table, y: Any = None) -> FloatArray:
     """Return known standard deviations as validated numbers that broadcast to (n, p).

@@ -19,8 +19,6 @@ from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, kind_of
 from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
 
-__all__ = ["aligned_mask", "as_dates", "axes_of", "check_labels", "check_rows", "input_frame", "labelled_inputs"]
-
 # Kinds of dates that agree wherever one of two is in UTC.
 _COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
 

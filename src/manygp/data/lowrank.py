@@ -18,8 +18,6 @@ import numpy as np
 
 from manygp.data.table import FloatArray, IntArray
 
-__all__ = ["Block", "State", "converge", "grow", "start", "step"]
-
 # Rows or outputs whose small systems are solved at once; bounds the memory of a half-step.
 SOLVE_CHUNK = 20_000
 # Prior precision of the shorter side while it is a parameter, as a share of that of its largest direction.

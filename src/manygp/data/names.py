@@ -10,8 +10,6 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "label_cells", "match_names"]
-
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
     """Return the positions of outputs given by name or position, one or several, shape (k,); all of them for None.

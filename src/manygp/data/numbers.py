@@ -10,8 +10,6 @@ import pandas as pd
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
 
-__all__ = ["DataTypeError", "as_numbers", "as_pandas", "is_dataarray", "is_dataset", "kind_of", "like_native"]
-
 EPOCH = np.datetime64("1970-01-01", "D")
 
 

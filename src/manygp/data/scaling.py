@@ -11,8 +11,6 @@ from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["OutputScale", "Scaling"]
-
 OutputScale = Literal["output", "global", "none"]
 
 # A spread below this share of the centre is rounding error of a constant, not variation.

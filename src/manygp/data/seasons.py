@@ -8,8 +8,6 @@ from manygp.data.axes import Axes
 from manygp.data.table import FloatArray, Table
 from manygp.errors import SettingError
 
-__all__ = ["PERIODS", "find_seasons", "with_circles"]
-
 #: Periods of dates by name, in days.
 PERIODS = {"hour": 1.0 / 24.0, "day": 1.0, "week": 7.0, "year": 365.2425}
 

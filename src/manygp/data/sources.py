@@ -15,8 +15,6 @@ from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotate
 from manygp.data.table import Table
 from manygp.errors import DataError
 
-__all__ = ["Source", "read_source", "read_table"]
-
 
 @dataclass(frozen=True)
 class Source:

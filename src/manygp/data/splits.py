@@ -13,8 +13,6 @@ from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, BoolArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["block_split", "gap_split", "output_split", "pattern_split", "random_split"]
-
 
 def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
     """Hold out observed cells at random.

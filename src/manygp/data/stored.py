@@ -14,8 +14,6 @@ from manygp.data.numbers import is_dataarray
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["SMALL", "Stored", "StoredArray", "StoredRows", "as_stored"]
-
 # Values on disk of up to so many numbers are read at once.
 SMALL = 30_000_000
 

@@ -18,17 +18,6 @@ from manygp.data.stored import SMALL
 from manygp.errors import DataError
 from manygp.extras import need
 
-__all__ = [
-    "ANNOTATED_SUFFIXES",
-    "FIELD_SUFFIXES",
-    "read_annotated",
-    "read_field",
-    "read_hdf5",
-    "read_npz",
-    "write_annotated",
-    "write_field",
-]
-
 FIELD_SUFFIXES = (".nc", ".nc4", ".zarr")
 ANNOTATED_SUFFIXES = (".h5ad",)
 

@@ -14,8 +14,6 @@ from manygp.data.stores import FIELD_SUFFIXES, write_field
 from manygp.data.table import FloatArray
 from manygp.extras import need
 
-__all__ = ["FRAME_SUFFIXES", "write_field_parts", "write_frame_parts"]
-
 FRAME_SUFFIXES = (".csv", ".parquet")
 
 

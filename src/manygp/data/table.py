@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from manygp.data.coordinates import Coordinates
     from manygp.data.grid import Grid
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "PlaceArray", "Table"]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

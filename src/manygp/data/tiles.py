@@ -10,8 +10,6 @@ import numpy as np
 
 from manygp.data.table import IntArray
 
-__all__ = ["Side", "ahead", "sides"]
-
 # Cells of a tile, and rows that one should have at least, for batches to see many inputs.
 TILE_CELLS, _TILE_ROWS = 2**24, 512
 

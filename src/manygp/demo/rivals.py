@@ -10,8 +10,6 @@ from manygp.data import Scaling, as_table
 from manygp.data.factorisation import choose_rank, factorise
 from manygp.data.splits import pattern_split
 
-__all__ = ["Filling", "low_rank", "score", "station_interpolation", "station_mean"]
-
 _Array = NDArray[np.float64]
 
 # How many residuals of other stations count beside a station's own.

@@ -20,8 +20,6 @@ from manygp.estimators.persistence import check_target
 from manygp.prediction import Prediction
 from manygp.report import write_report
 
-__all__ = ["run_demo"]
-
 _MODEL = "T-LVMOGP"
 
 

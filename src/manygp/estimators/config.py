@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["Config"]
-
 _KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 
 

@@ -20,8 +20,6 @@ from manygp.estimators.filling import fill_long, fill_table
 if TYPE_CHECKING:
     from manygp.prediction import Prediction
 
-__all__ = ["ContainerMixin"]
-
 CONTAINERS = ("default", "numpy", "pandas", "xarray", *OTHER_FRAMES)
 
 

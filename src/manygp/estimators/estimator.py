@@ -46,8 +46,6 @@ from manygp.summaries.cells import exposure_of
 from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
 
-__all__ = ["Estimator"]
-
 # Memory for one chunk of a prediction: draws x cells x inducing points, in numbers.
 _CHUNK_NUMBERS = 8_000_000
 # Draws of latent vectors where "auto" needs some.

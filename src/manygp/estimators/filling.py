@@ -19,8 +19,6 @@ from manygp.errors import DataError, SettingError
 if TYPE_CHECKING:
     from manygp.prediction import Prediction
 
-__all__ = ["STATISTICS", "fill_long", "fill_table"]
-
 STATISTICS = ("mean", "std", "lower", "upper")
 
 

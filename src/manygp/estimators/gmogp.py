@@ -29,8 +29,6 @@ from manygp.models.stretch import stretch_lengthscales
 from manygp.training import Correction, History
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
-__all__ = ["GMOGP"]
-
 logger = logging.getLogger("manygp")
 
 _REASON = "the bound hardly tells how far from its cells a GP is to be believed; cells held out do"

@@ -25,8 +25,6 @@ from manygp.terms import Level
 from manygp.variational import Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
 
-__all__ = ["GSLVMOGP", "LVMOGP"]
-
 logger = logging.getLogger("manygp")
 
 _PAPER = {"latent_dim": 3, "num_inducing_latents": 20, "num_inducing_inputs": 10}

@@ -11,8 +11,6 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["Imputer"]
-
 
 class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Fill the gaps of a table, NaN, from what its columns have in common and how they vary over the rows.

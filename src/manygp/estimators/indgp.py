@@ -32,8 +32,6 @@ from manygp.models.exact import Columns, ExactBatch, stack_columns
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
-__all__ = ["IndGP"]
-
 logger = logging.getLogger("manygp")
 
 # Exact up to so many cells of an output, and so many numbers of all factorisations together.

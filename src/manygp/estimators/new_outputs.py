@@ -23,8 +23,6 @@ from manygp.models.new_outputs import Population, model_of_new_outputs
 from manygp.prediction import Prediction
 from manygp.variational import LATENT_POSTERIORS
 
-__all__ = ["LatentVariableEstimator", "moved_scales", "names_of"]
-
 # Variances of latent vectors at least this large keep their factors regular.
 _LEAST_VARIANCE = 1e-12
 # The share of a latent vector's covariance that components of a mixture carry themselves, see `TransformedLatentModel`.

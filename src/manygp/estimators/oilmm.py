@@ -27,8 +27,6 @@ from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
 from manygp.training import History
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
-__all__ = ["OILMM"]
-
 logger = logging.getLogger("manygp")
 
 # Exact processes up to so many multiplications of their factorisations.

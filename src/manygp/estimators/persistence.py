@@ -25,8 +25,6 @@ from manygp.memory import Allotment, TooLarge
 from manygp.training import History
 from manygp.training.interrupts import held_back
 
-__all__ = ["check_target", "load_estimator", "save"]
-
 # What a spoilt setting or size can end in.
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, TooLarge)
 # Building a model may take a few times the largest of its tensors, and so many operations for each of them.

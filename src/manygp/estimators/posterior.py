@@ -12,8 +12,6 @@ from manygp.extras import need
 from manygp.functions import Joint
 from manygp.likelihoods import Gaussian
 
-__all__ = ["botorch_model", "posterior"]
-
 
 def posterior(estimator: Any, X: Tensor, outputs: Any, observation_noise: bool, joint: Joint | None = None) -> Any:
     """The posterior of some outputs at inputs (..., q, d), see `Estimator.posterior`; `frozen_joint` may be at hand."""

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-__all__ = ["FAST", "PUBLISHED", "QUICK", "Preset"]
-
 
 @dataclass(frozen=True)
 class Preset:

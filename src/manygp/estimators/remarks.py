@@ -14,8 +14,6 @@ from manygp.likelihoods import choose_likelihood
 if TYPE_CHECKING:
     from manygp.estimators.estimator import Estimator
 
-__all__ = ["remark_on_kernels", "remark_on_learning", "remark_on_values"]
-
 # Cells that are looked at.
 _SAMPLE = 1000
 # Counts of a larger mean are as good as measurements, with a noise of their own.

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from manygp.data.axes import Axes
 from manygp.training import Correction, EpochRecord, History
 
-__all__ = ["check_manifest", "check_scaling", "check_state"]
-
 _LONGEST_TEXT = 10_000
 # The largest numbers that may occur, whose squares are still numbers.
 _FARTHEST = 1e150

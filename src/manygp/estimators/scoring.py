@@ -18,8 +18,6 @@ from manygp.errors import DataError, SettingError
 from manygp.estimators.tables import cell_names, given_table
 from manygp.prediction import Prediction
 
-__all__ = ["ScoringMixin", "scorer"]
-
 _LOSSES = ("mse", "nll", "crps")
 
 

@@ -20,20 +20,6 @@ from manygp.memory import check_memory
 if TYPE_CHECKING:
     from manygp.estimators.estimator import Estimator
 
-__all__ = [
-    "check_choice",
-    "check_inducing",
-    "check_kernel",
-    "check_likelihood",
-    "check_positive",
-    "check_size",
-    "check_sizes",
-    "resolve_device",
-    "resolve_dtype",
-    "resolve_seed",
-    "seasons_in",
-]
-
 # What sizes take about, in bytes, and by which power of them: covariances among inducing points and latent dimensions,
 # a module for each block and component, covariances for each latent process and kernel, some numbers for each draw.
 _BYTES = {

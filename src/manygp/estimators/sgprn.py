@@ -21,8 +21,6 @@ from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models.sgprn import RegressionNetwork, choose_output_shape
 
-__all__ = ["SGPRN"]
-
 logger = logging.getLogger("manygp")
 
 _PAPER_NUM_LATENTS, _PAPER_NOISE_STD = 3, 0.1

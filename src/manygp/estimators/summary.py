@@ -15,8 +15,6 @@ from manygp.likelihoods import Gaussian, likelihood_name
 from manygp.training import History
 from manygp.variational import KernelBatch
 
-__all__ = ["SummaryMixin", "batch_lengthscales"]
-
 _WIDTH, _MOST_NUMBERS = 108, 6
 # Parts of a configuration that are told elsewhere in a summary, or that no reader asks for.
 _HIDDEN = {"num_features", "num_outputs", "likelihood", "terms", "coordinates", "observed", "jitter", "natural"}

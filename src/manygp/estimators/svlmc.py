@@ -22,8 +22,6 @@ from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
-__all__ = ["SVLMC"]
-
 logger = logging.getLogger("manygp")
 
 _PAPER = {"num_latents": 3, "num_inducing": 200}

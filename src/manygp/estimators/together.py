@@ -18,8 +18,6 @@ from manygp.likelihoods import Gaussian
 from manygp.memory import check_memory
 from manygp.summaries.together import check_draws
 
-__all__ = ["TogetherMixin"]
-
 # Inputs over which relations are averaged where none are given, and outputs whose variances are found together.
 _NUM_INPUTS, _NUM_PATH, _NUM_OUTPUTS = 8, 32, 256
 

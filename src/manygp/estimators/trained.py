@@ -36,8 +36,6 @@ from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["PRESETS", "Clock", "Start", "TrainedEstimator", "given", "undone_by_interrupts"]
-
 PRESETS = ("fast", "quick", "paper")
 # An untrained model at its start, and the scaling of its table.
 Start = tuple[Any, Scaling]

@@ -12,8 +12,6 @@ from manygp.likelihoods.links import Link, bounded_exp, make_link
 from manygp.linalg import with_gradients
 from manygp.quadrature import gaussian_expectation, gaussian_nodes, log_gaussian_expectation
 
-__all__ = ["CountDistribution", "CountLikelihood", "gamma_sample", "log_factorial", "poisson_sample"]
-
 _NEWTON_STEPS = 8
 _LONGEST_STEP = 4.0
 _DISPERSIONS = (1e-3, 10.0)

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from manygp.likelihoods.likelihood import Likelihood, mean_by_output
 
-__all__ = ["Gaussian", "Noiseless", "PooledGaussian"]
-
 # The least noise that is learned, beside values of size 1; what somebody fixes may be in any units.
 _LEAST_NOISE, _LEAST_FIXED = 1e-6, 1e-20
 

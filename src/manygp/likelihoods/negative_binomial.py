@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from manygp.likelihoods.counts import CountDistribution, CountLikelihood, gamma_sample, log_factorial, poisson_sample
 from manygp.likelihoods.links import bounded_exp, softplus
 
-__all__ = ["NEGATIVE_BINOMIAL", "NegativeBinomial", "Overdispersed"]
-
 # A dispersion below 1e-8 is a Poisson to all digits that count, and 1/α stays a number one can calculate with.
 _LOG_MIN_DISPERSION = math.log(1e-8)
 # From here on Stirling's series with three terms is exact in float64.

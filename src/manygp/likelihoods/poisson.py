@@ -6,8 +6,6 @@ from torch import Tensor
 from manygp.likelihoods.counts import CountDistribution, CountLikelihood, log_factorial, poisson_sample
 from manygp.likelihoods.links import Exponential, bounded_exp
 
-__all__ = ["POISSON", "Poisson"]
-
 
 def _jet(η: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # y η − m, y − m, −m

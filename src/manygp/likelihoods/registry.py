@@ -17,8 +17,6 @@ from manygp.likelihoods.poisson import Poisson
 from manygp.likelihoods.student_t import StudentT
 from manygp.likelihoods.zero_inflation import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
-__all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_name", "make_likelihood"]
-
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
     "pooled-gaussian": PooledGaussian,

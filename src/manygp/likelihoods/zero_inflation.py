@@ -18,8 +18,6 @@ from manygp.likelihoods.links import bounded_exp, softplus
 from manygp.likelihoods.negative_binomial import Overdispersed
 from manygp.likelihoods.poisson import POISSON
 
-__all__ = ["ZeroInflated", "ZeroInflatedNegativeBinomial", "ZeroInflatedPoisson"]
-
 # Share of the cells that have to be zero beyond what is expected before the data say where k begins, and bisections.
 _SHORT, _BISECTIONS = 0.05, 60
 

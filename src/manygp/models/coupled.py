@@ -11,8 +11,6 @@ from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.orthogonal import Rows
 from manygp.variational import NaturalPosterior, Projection
 
-__all__ = ["COUPLED", "CoupledRows"]
-
 # What stands for a row with gaps where nothing does.
 COUPLED = "coupled"
 

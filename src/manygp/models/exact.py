@@ -22,8 +22,6 @@ from manygp.models.joint.independent import ExactJoint
 from manygp.variational import KernelBatch
 from manygp.variational.layout import distinct_inputs, pad_groups
 
-__all__ = ["Columns", "ExactBatch", "ExactPredictor", "log_evidence", "stack_columns"]
-
 # Numbers of covariance matrices that are worked on together: what fits into a cache.
 _CHUNK_NUMBERS = 400_000
 

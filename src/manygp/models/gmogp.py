@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from manygp.variational import Mixture
 
-__all__ = ["Attention", "attention_bytes"]
-
 # Slope of the leaky ReLU of the attention, as published.
 _SLOPE = 0.2
 # Numbers of a P x P matrix of weights that training holds: similarity, two parameters, and for each of these what the

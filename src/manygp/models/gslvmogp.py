@@ -25,8 +25,6 @@ from manygp.variational.kronecker import (
     NaturalKronecker,
 )
 
-__all__ = ["SeparableLatentModel", "SeparablePredictor"]
-
 # Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 

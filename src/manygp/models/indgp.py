@@ -29,8 +29,6 @@ from manygp.variational import (
 )
 from manygp.variational.layout import Padding, pad_groups
 
-__all__ = ["Climb", "IndependentPredictor", "SparseIndependentModel", "climb_evidence", "maximise_evidence"]
-
 # Where the search for an output's parameters may begin, in multiples of those of all outputs together.
 _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 # Standard deviations of log parameters around those of all outputs together: an output with few cells says little.

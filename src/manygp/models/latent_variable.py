@@ -10,8 +10,6 @@ from manygp.likelihoods import Likelihood
 from manygp.terms import Term, Terms
 from manygp.variational import CoordinatePrior, Latents
 
-__all__ = ["LatentVariableModel"]
-
 
 class LatentVariableModel(nn.Module):
     """Numbers that belong to an output: latent vectors, those of the likelihood, and those of terms beside the GP.

@@ -15,8 +15,6 @@ from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Level, Terms
 from manygp.variational import Latents
 
-__all__ = ["Population", "joined_model", "model_of_new_outputs"]
-
 Model = TypeVar("Model", bound=LatentVariableModel)
 
 # How far outputs may differ in level, centre (in scales) and log scale where there are too few to tell.

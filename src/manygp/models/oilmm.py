@@ -27,8 +27,6 @@ from manygp.variational import (
 )
 from manygp.variational.layout import CellGrid, grid_of_cells
 
-__all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor", "climb_likelihood"]
-
 # Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 

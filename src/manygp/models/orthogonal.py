@@ -14,8 +14,6 @@ from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.variational import CellBatch
 from manygp.variational.layout import CellGrid, distinct_inputs
 
-__all__ = ["PROJECTIONS", "Basis", "Rows", "Sites", "log_normal", "project"]
-
 PROJECTIONS = ("matched", "pseudo-inverse")
 # Least precision of a site, as a share of that of the prior: below it a row says nothing about a process.
 _LEAST_PRECISION = 1e-10

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from manygp.training.each import Problems
 
-__all__ = ["pooled_prior"]
-
 # Step of the finite differences, in logarithms of parameters.
 _STEP = 1e-3
 # Rounds in which the centre and the spread of many estimates are found.

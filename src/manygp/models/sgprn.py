@@ -18,8 +18,6 @@ from manygp.models.model import Model
 from manygp.variational import CellBatch, ElboTerms, TensorNormal, trusted_rate, trusted_sites
 from manygp.variational.layout import distinct_inputs, pad_groups
 
-__all__ = ["NetworkPredictor", "RegressionNetwork", "choose_output_shape"]
-
 # Relative jitter of covariances among inputs.
 _JITTER = 1e-6
 # Conjugate gradient iterations of a step on the latents, and on the weights, which are many; the next step goes on

@@ -25,8 +25,6 @@ from manygp.models.row_effects import HELD_SHARE, best_rank, distinct_rows, poss
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Level, Points, RowEffects
 
-__all__ = ["find_site_effects"]
-
 # Cells at most, and how many are worked on at once.
 _MOST_CELLS, _CHUNK_CELLS = 20_000_000, 100_000
 # Ranks are compared on so many outputs and cells at most, and the least gain in nats for each cell held out.

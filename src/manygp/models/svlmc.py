@@ -24,8 +24,6 @@ from manygp.variational import (
 )
 from manygp.variational.layout import CellGrid, distinct_inputs, grid_of_cells
 
-__all__ = ["MIXING_POSTERIORS", "LinearMixingModel", "Mixing", "MixingPredictor"]
-
 MIXING_POSTERIORS = ("diagonal", "point")
 
 

@@ -29,8 +29,6 @@ from manygp.variational import (
     projected_rows,
 )
 
-__all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
-
 # Slopes are computed in chunks of rows that stay in the cache.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 

@@ -15,8 +15,6 @@ from manygp.paper.models import sources_of
 from manygp.paper.records import Record, Run, read_records
 from manygp.paper.tables import PaperTable, find_tables, runs_of
 
-__all__ = ["DUE", "FLAGSHIP", "RETRIED", "Estimates", "absent_files", "every_run", "state_of", "status"]
-
 FLAGSHIP = "tlvmogp"
 _MODEL_TABLES = "eeg,era5-random,era5-block,sarcos,copernicus,transcriptomics"
 # Seeds of every run: all of them in tables of models, two in tables of settings.

@@ -8,8 +8,6 @@ from manygp.paper import counts, fields
 from manygp.paper.files import DataFile, find
 from manygp.paper.problem import Problem
 
-__all__ = ["DATASETS", "Dataset", "find_dataset", "register_dataset"]
-
 
 @dataclass(frozen=True)
 class Dataset:

@@ -16,8 +16,6 @@ from manygp.paper.problem import Problem, values_of
 from manygp.paper.tables import AUTOMATIC, PUBLISHED_SIZES, TABLES, Row
 from manygp.plots import Figure, plot_counts, plot_latents, plot_map, plot_series
 
-__all__ = ["draw_figures"]
-
 _ELECTRODES = ("F2", "F1", "FZ")
 _ELECTRODE_MODELS = ("ind-gp", "sv-lmc", "tlvmogp")
 # Rows of maps: the truth, and these models as far as they were run.

@@ -14,19 +14,6 @@ from manygp.errors import DataError
 
 logger = logging.getLogger("manygp")
 
-__all__ = [
-    "DataFile",
-    "cache_folder",
-    "checksum",
-    "download",
-    "find",
-    "folders",
-    "known_checksum",
-    "place",
-    "record_checksum",
-    "state",
-]
-
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
 

@@ -15,8 +15,6 @@ from manygp.errors import SettingError
 from manygp.estimators import ESTIMATORS
 from manygp.paper.sources import digest_of
 
-__all__ = ["Filled", "Plain", "build", "class_of", "find_model", "register_model", "sources_of", "title_of"]
-
 # Standard deviations are at least this, so that cells that were learnt from have a density.
 _LEAST_STD = 1e-6
 _LEFT_OUT = 0.2

@@ -18,8 +18,6 @@ from manygp.paper.settings import PRESETS
 from manygp.paper.summaries import Summary, matching, summarise
 from manygp.paper.tables import AUTOMATIC, PUBLISHED_SIZES, TABLES, PaperTable, Row
 
-__all__ = ["findings", "overview", "write_page"]
-
 _INTRODUCTION = """\
 # Results
 

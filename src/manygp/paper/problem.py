@@ -7,8 +7,6 @@ import numpy as np
 from manygp.data import Grid
 from manygp.data.table import FloatArray
 
-__all__ = ["Problem", "values_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

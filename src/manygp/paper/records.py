@@ -12,8 +12,6 @@ from typing import Any
 
 from manygp.errors import DataError
 
-__all__ = ["KEYS", "METRICS", "Run", "claim", "plain", "read_record", "read_records", "write_record"]
-
 METRICS = ("test_mse", "test_nll", "train_mse", "train_nll", "crps", "coverage50", "coverage90")
 KEYS = (
     "dataset",

@@ -13,8 +13,6 @@ from manygp.paper.settings import PRESETS
 from manygp.paper.summaries import Summary, matching, summarise
 from manygp.paper.tables import PaperTable, Row
 
-__all__ = ["FORMATS", "NOTHING", "STALE", "Sheet", "make_sheet", "own_value", "render", "to_latex", "to_markdown"]
-
 _HEADINGS = {MSE: "MSE", NLL: "NLL", TIME: "s/epoch"}
 NOTHING, _NOT_RUN, _FAILED, STALE = "–", "not run", "failed", "†"
 _LATEX = {

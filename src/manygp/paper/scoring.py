@@ -33,8 +33,6 @@ from manygp.paper.settings import COORDINATES
 from manygp.variational import NaturalPosterior, TensorNormal
 from manygp.variational.kronecker import NaturalKronecker
 
-__all__ = ["carry_out", "count_parameters"]
-
 # Cells of the training part that are scored; their number only matters for time.
 _TRAIN_CELLS = 50_000
 # Variance of a new output's latent vector around its coordinates, as published.

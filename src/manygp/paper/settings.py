@@ -11,8 +11,6 @@ from typing import Any
 
 from manygp.errors import SettingError
 
-__all__ = ["COORDINATES", "PRESETS", "register_settings", "settings_for"]
-
 Settings = dict[str, Any]
 
 PRESETS = ("fast", "paper")

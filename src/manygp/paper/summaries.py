@@ -10,8 +10,6 @@ from manygp.paper.published import MINUTES, TIME
 from manygp.paper.records import Record, Run
 from manygp.paper.tables import Row
 
-__all__ = ["Summary", "matching", "summarise"]
-
 
 @dataclass(frozen=True)
 class Summary:

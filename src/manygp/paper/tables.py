@@ -11,8 +11,6 @@ from manygp.paper.published import MSE, NLL, TIME, Value
 from manygp.paper.records import Run
 from manygp.paper.settings import settings_for
 
-__all__ = ["AUTOMATIC", "PUBLISHED_SIZES", "TABLES", "PaperTable", "Row", "find_tables", "register_table", "runs_of"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, VALUES, Figure, as_columns, canvas
 
-__all__ = ["plot_latents"]
-
 # Okabe and Ito's palette, and two greys.
 _GROUPS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000", "#777777", "#bbbbbb")
 # Characters of the title above one panel.

@@ -20,8 +20,6 @@ from manygp.estimators import Estimator
 from manygp.initialise.gaps import Gaps
 from manygp.report.figures import gap_picture, reliability
 
-__all__ = ["collect", "spelt"]
-
 # What a page holds at most: outputs whose series are drawn, points of one, cells that are scored, names in a matrix.
 _SERIES, _POINTS, _SCORED, _MATRIX, _MAPS = 240, 240, 20_000, 60, 36
 

@@ -9,8 +9,6 @@ import numpy as np
 from manygp.data import Table
 from manygp.data.table import BoolArray, FloatArray
 
-__all__ = ["gap_picture", "reliability"]
-
 # Blocks of a picture of gaps, at most.
 _WIDE, _HIGH = 320, 160
 _LEVELS = np.linspace(0.05, 0.95, 19)

@@ -11,8 +11,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 
-__all__ = ["Aggregate", "central_levels", "checked_levels"]
-
 _BISECTIONS = 60
 
 

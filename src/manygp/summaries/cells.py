@@ -16,8 +16,6 @@ from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import bytes_in_words, check_memory
 from manygp.quadrature import gauss_hermite
 
-__all__ = ["JointCells", "exposure_of"]
-
 # Numbers of views that are held at a time, and of covariances of a few cells.
 _CHUNK_NUMBERS, _MAX_COVARIANCES = 8_000_000, 200_000_000
 # Cells whose observation noise is drawn together, whatever the chunks are.

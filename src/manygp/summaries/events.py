@@ -10,8 +10,6 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.summaries.groups import OVER
 
-__all__ = ["Probability", "exceedance", "has_run", "share_of_draws"]
-
 
 @dataclass(frozen=True)
 class Probability:

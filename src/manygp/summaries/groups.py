@@ -12,8 +12,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 
-__all__ = ["OVER", "given_weights", "group_weights"]
-
 OVER = ("output", "input", "all")
 
 

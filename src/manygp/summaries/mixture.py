@@ -8,8 +8,6 @@ from torch import Tensor
 from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.summaries.scores import crps_by_cdf, crps_by_draws
 
-__all__ = ["Mixture"]
-
 # Most steps, of which every three halve the bracket at least; and how near the level, as a share of its probability,
 # the last Newton step begins, whose error is about the square of that.
 _STEPS, _NEAR = 180, 1e-6

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from manygp.data.table import FloatArray
 
-__all__ = ["crps_by_cdf", "crps_by_draws", "energy_score", "variogram_score"]
-
 # Nodes of the integral on each side of the value.
 _NODES = 24
 

@@ -15,8 +15,6 @@ from manygp.training.history import History, Recorder
 from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.variational import ElboTerms
 
-__all__ = ["climb", "climb_each"]
-
 # Rise of the bound over so many iterations, in nats a cell, below which it counts as flat.
 _WINDOW, _FLAT = 10, 1e-4
 _ADVICE = "choose a number for num_inducing, or a smaller one"

@@ -7,8 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["Correction", "EpochRecord", "History", "Recorder"]
-
 _ENDINGS = {
     "converged": "the bound had stopped rising",
     "epochs": "as many epochs had run as were asked for",

@@ -4,8 +4,6 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Schedule"]
-
 # Two windows are compared to see whether the bound still rises: such a share of the run so far, but not fewer steps
 # than this. So a run goes on while making it a fifth longer pays. In a window of fewer steps than the last number, a
 # rise counts as flat in proportion.

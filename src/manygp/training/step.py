@@ -11,8 +11,6 @@ from manygp.exchange import Exchange
 from manygp.likelihoods import Likelihood
 from manygp.variational import CellBatch, ElboTerms
 
-__all__ = ["Trainable", "TrainingSettings", "make_optimizers", "take_step"]
-
 
 class Trainable(Protocol):
     """What the loop needs of a model."""

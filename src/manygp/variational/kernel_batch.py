@@ -21,8 +21,6 @@ from manygp.kernels import (
     stationary,
 )
 
-__all__ = ["Covariance", "KernelBatch", "Mixture", "covariance_of"]
-
 # Numbers of covariances that are mixed at a time.
 _MIXED_NUMBERS = 4_000_000
 

@@ -14,22 +14,6 @@ from torch import Tensor, nn
 from manygp.linalg import gaussian_kl, gram, safe_cholesky, symmetrize, triangular_inverse
 from manygp.variational.trust import trusted_rate
 
-__all__ = [
-    "CholeskyKronecker",
-    "Curvature",
-    "DenseCurvature",
-    "DenseFeatures",
-    "DenseStatistics",
-    "FactoredCurvature",
-    "FactoredFeatures",
-    "FactoredStatistics",
-    "Features",
-    "KroneckerMoments",
-    "KroneckerPosterior",
-    "NaturalKronecker",
-    "Statistics",
-]
-
 _MIN_VARIANCE = 1e-8
 
 

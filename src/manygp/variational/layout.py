@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["CellGrid", "Padding", "distinct_inputs", "grid_of_cells", "pad_groups", "unique_inputs"]
-
 # A full grid is worth its empty cells up to so many for each observed one: its products are that much faster.
 _GRID_CELLS = 8
 

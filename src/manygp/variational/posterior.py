@@ -19,8 +19,6 @@ from manygp.linalg import (
     triangular_inverse,
 )
 
-__all__ = ["CholeskyPosterior", "NaturalPosterior", "Posterior", "PosteriorMoments"]
-
 
 @dataclass(frozen=True)
 class PosteriorMoments:
