@@ -206,7 +206,7 @@ class CellPlan(Plan):
             self._empty = self._empty[self._empty % count == number]
         # That of the largest shard, so that all have as many.
         largest = max(int(self._counts[i::count].sum()) for i in range(count))
-        self.num_batches = _num_batches(largest, batch_cells, "batch_cells")
+        self.num_batches = math.ceil(largest / _largest(largest, batch_cells, "batch_cells"))
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -248,10 +248,6 @@ def known_noise(table: Table, scaling: Scaling, row: IntArray, output: IntArray)
 def _shuffled(numbers: IntArray, pieces: int, rng: np.random.Generator) -> Iterator[IntArray]:
     """Numbers in so many random batches; their order within one means nothing, and sorted they gather faster."""
     return map(np.sort, np.array_split(rng.permutation(numbers), pieces))
-
-
-def _num_batches(total: int, largest: int | None, name: str) -> int:
-    return math.ceil(total / _largest(total, largest, name))
 
 
 def _largest(total: int, largest: int | None, name: str) -> int:

@@ -1,7 +1,6 @@
 """What a fitted model is and how it came about, in a few lines."""
 
 import textwrap
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,7 @@ class SummaryMixin:
     history_: History
     n_features_in_: int
     n_outputs_: int
-
-    @abstractmethod
-    def _check_fitted(self) -> None:
-        """Refuse an estimator that has not been fitted."""
+    _check_fitted: Any
 
     @property
     def config_(self) -> Config:

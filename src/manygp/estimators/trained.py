@@ -182,20 +182,19 @@ class TrainedEstimator(Estimator):
         seed = self._exchange.common(lambda: self._journal.seed(resolve_seed(self.random_state)))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         clock = Clock()
-        model, scaling = self._at_start(table, seed)
-        model.to(device)
-        clock.begun()
-        history = self._train(model, table, scaling, dtype, device, seed)
-        clock.tell(history, self.__dict__.pop("_last_survey", None), self._recalled_survey())
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
-
-    def _at_start(self, table: Table, seed: int) -> Start:
-        """A model at its start and the scaling, which one process makes for all."""
-        return self._exchange.common(
+        # One process makes the start for all.
+        model, scaling = self._exchange.common(
             lambda: self._own_start(table, seed),
             lambda start: told_start(self, *start, {}),
             lambda told: recalled_start(self, told),
         )
+        model.to(device)
+        clock.begun()
+        history = self._train(model, table, scaling, dtype, device, seed)
+        # The survey of a checkpoint is not made again.
+        recalled = {} if self._journal.start is None else self._journal.start["survey"]
+        clock.tell(history, self.__dict__.pop("_last_survey", None), recalled)
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
     def _own_start(self, table: Table, seed: int) -> Start:
         """A model at its start and the scaling: those of a checkpoint, or made from the table."""
@@ -212,10 +211,6 @@ class TrainedEstimator(Estimator):
             survey: Survey | None = getattr(self, "_last_survey", None)
             journal.keep_start(told_start(self, model, scaling, {} if survey is None else survey.report()))
         return model, scaling
-
-    def _recalled_survey(self) -> dict[str, str]:
-        """What a checkpoint knows of the survey, which is not made again."""
-        return {} if self._journal.start is None else self._journal.start["survey"]
 
     def _look_at(self, *given: Any, **more: Any) -> Survey:
         """The survey of a table, which the history will tell of."""

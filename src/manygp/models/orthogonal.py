@@ -153,12 +153,8 @@ def _distinct_rows(counts: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "u p"], 
 class Sites:
     """Rows as independent observations of the latent processes: p(y_n | z) ≈ c_n Π_l N(ẑ_nl | z_l(x_n), r_nl + D_l).
 
-    Parameters
-    ----------
-    mean, noise
-        ẑ and r, shape (n, q).
-    log_scale
-        log c_n, minus the regularisation term of the paper, shape (n,).
+    Mean and noise are ẑ and r, shape (n, q); the log scale is log c_n, minus the regularisation term of the paper,
+    shape (n,).
     """
 
     mean: Float[Tensor, "n q"]

@@ -201,7 +201,8 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
         unit = "degrees" if problem.is_globe else "standard deviations"
         colours = {f"{unit} north": problem.places[:, 0], f"{unit} east": problem.places[:, 1]}
     elif problem.is_counts:
-        colours = {"genes like": _modules(problem), "log mean count": _log_means(problem)}
+        means = np.nanmean(values_of(problem.train), axis=0)
+        colours = {"genes like": _modules(problem), "log mean count": np.log(np.maximum(means, 1e-3))}
     title = f"{find_dataset(dataset).title}: latent vectors of outputs"
     figures = {"latents": plot_latents(ours.arrays["latent_mean"], colours, title=title)}
     if "embedding" in ours.arrays:
@@ -211,10 +212,6 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
         title = f"{find_dataset(dataset).title}: embedding of cells"
         figures["embedding"] = plot_latents(ours.arrays["embedding"], of_cells, title=title)
     return figures
-
-
-def _log_means(problem: Problem) -> FloatArray:
-    return np.asarray(np.log(np.maximum(np.nanmean(values_of(problem.train), axis=0), 1e-3)))
 
 
 def _modules(problem: Problem) -> Any:

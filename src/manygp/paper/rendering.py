@@ -45,7 +45,8 @@ def make_sheet(table: PaperTable, records: Sequence[Record]) -> Sheet:
     ours, are named below instead, with the reason.
     """
     presets = [p for p in PRESETS if p == "fast" or any(matching(records, row, p) for row in table.rows)]
-    header = ["", *(f"{_HEADINGS.get(m, m)} {who}" for m in table.metrics for who in ("published", *_ours(presets)))]
+    ours = ["ours"] if len(presets) == 1 else [f"ours, {preset}" for preset in presets]
+    header = ["", *(f"{_HEADINGS.get(m, m)} {who}" for m in table.metrics for who in ("published", *ours))]
     found = {
         (row.label, preset, metric): summarise(matching(records, row, preset), metric)
         for row in table.rows
@@ -123,10 +124,6 @@ def own_value(summary: Summary, decimals: int) -> str:
 def _latex(text: str) -> str:
     special = "".join(_LATEX.get(letter, letter) for letter in text)
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", special)
-
-
-def _ours(presets: Sequence[str]) -> list[str]:
-    return ["ours"] if len(presets) == 1 else [f"ours, {preset}" for preset in presets]
 
 
 def _best(summaries: Sequence[Summary]) -> Summary | None:

@@ -13,20 +13,10 @@ from manygp.paper.tables import Row
 
 @dataclass(frozen=True)
 class Summary:
-    """A metric over the seeds of a run.
+    """A metric over the seeds of a run: mean and standard deviation of so many values, NaN if there is none.
 
-    Parameters
-    ----------
-    mean, spread
-        Mean and standard deviation over seeds; NaN if there is none.
-    count
-        Number of seeds with a value.
-    error
-        What the failed runs said, if some failed and none succeeded.
-    has_run
-        Whether there is any record.
-    is_stale
-        Whether the sources of the model have changed since one of the records was made.
+    `error` is what the failed runs said, if some failed and none succeeded; stale is what has a record that was made
+    with other sources of the model.
     """
 
     mean: float
