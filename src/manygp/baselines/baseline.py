@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,8 @@ from manygp.data import Grid, Scaling, as_table, pattern_split
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
+# Standard deviations are at least this, so that cells that were learnt from have a density.
+_LEAST_STD = 1e-6
 # How many residuals of all outputs count beside an output's own.
 _BORROWED = 5.0
 
@@ -123,3 +126,22 @@ def closest_outputs(Y: FloatArray, number: int) -> IntArray:
     np.fill_diagonal(closeness, -1.0)
     number = min(number, Y.shape[1] - 1)
     return np.argsort(-closeness, axis=1, kind="stable")[:, :number]
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """What a plain method says of a table: means and standard deviations, shape (n, p)."""
+
+    mean: FloatArray
+    std: FloatArray
+
+    def score(self, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
+        """Scores on the cells of Y that are not NaN; of counts, whose NLL is of a probability, the MSE alone."""
+        known = ~np.isnan(Y)
+        error = (Y - self.mean)[known]
+        scores = {"mse": float(np.mean(error**2))}
+        if plug_in:
+            return scores
+        nll, crps, pit = normal_scores(error, np.maximum(self.std[known], _LEAST_STD))
+        inside = {f"coverage{level}": float(np.mean(np.abs(2 * pit - 1) <= level / 100)) for level in (50, 90)}
+        return scores | {"nll": float(nll.mean()), "crps": float(crps.mean())} | inside

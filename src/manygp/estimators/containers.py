@@ -181,8 +181,6 @@ class ContainerMixin:
         if latents is not None:
             data.varm[f"{key}_latent"] = latents[find_outputs(self.output_names_, names)]
 
-    # -- behind the scenes ---------------------------------------------------------------------------------------
-
     def _asked(self, X: Any) -> tuple[FloatArray, pd.DataFrame]:
         """Inputs of a prediction as numbers and as the user knows them; those of the fit for None."""
         self._check_fitted()

@@ -120,8 +120,6 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         result = filled if not self.n_draws else draws[0] if self.n_draws == 1 else draws
         return (result, std) if self.return_std else result
 
-    # -- behind the scenes ---------------------------------------------------------------------------------------
-
     def _values(self, X: Any, reset: bool) -> FloatArray:
         checked = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
         return np.asarray(checked)

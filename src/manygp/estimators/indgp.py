@@ -131,8 +131,6 @@ class IndGP(TrainedEstimator):
     _config_class = IndGPConfig
     _scalings = (True, False, "output", "global")
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def is_exact_(self) -> bool:
         """Whether the outputs are exact GPs."""
@@ -177,8 +175,6 @@ class IndGP(TrainedEstimator):
     @staticmethod
     def _numbers(values: Tensor) -> FloatArray:
         return values.detach().cpu().numpy()
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -43,8 +43,6 @@ class LatentVariableEstimator(TrainedEstimator):
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def latent_mean_(self) -> FloatArray:
         """Means of q(h), shape (p, latent_dim), or (p, num_components, latent_dim) if there are several components."""
@@ -64,8 +62,6 @@ class LatentVariableEstimator(TrainedEstimator):
         grouped = rows.unflatten(0, (-1, self.model_.num_components))
         values: FloatArray = (grouped[:, 0] if self.model_.num_components == 1 else grouped).cpu().numpy()
         return values
-
-    # -- predicting ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     def predict_new_outputs(
@@ -102,8 +98,6 @@ class LatentVariableEstimator(TrainedEstimator):
         mean, variance = self._new_latents(latent_mean, latent_variance)
         new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
         return new.predict_dist(X, observation_noise=observation_noise, exposure=exposure)
-
-    # -- behind the scenes ---------------------------------------------------------------------------------------
 
     def _knows_places(self, table: Table) -> bool:
         """Whether outputs are told apart by coordinates of the user's own."""

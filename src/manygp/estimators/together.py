@@ -212,8 +212,6 @@ class TogetherMixin:
         frame = frame.loc[:, (frame > 0.0).any()]
         return frame.div(frame.sum(axis=1), axis=0)
 
-    # -- behind the scenes ---------------------------------------------------------------------------------------
-
     def _some_inputs(self, X: Any, count: int) -> FloatArray:
         """Inputs in scaled units."""
         self._check_fitted()

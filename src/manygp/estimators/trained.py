@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import gpytorch
 import numpy as np
@@ -37,6 +37,8 @@ from manygp.likelihoods import Gaussian, Likelihood
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
 PRESETS = ("fast", "quick", "paper")
+# What numpy draws from.
+Rng: TypeAlias = np.random.Generator
 # An untrained model at its start, and the scaling of its table.
 Start = tuple[Any, Scaling]
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
@@ -132,15 +134,11 @@ class TrainedEstimator(Estimator):
         """How many places there are for inducing points, and what they are."""
         return table.num_inputs, "inputs"
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         """A model and scaling with all that is not given chosen from the data."""
         raise NotImplementedError
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         """A model and scaling after the published procedure."""
         raise SettingError(f"preset={self.preset!r} is unknown to {type(self).__name__}: nothing was published.")
 
