@@ -21,46 +21,31 @@ from manygp.errors import DataError, SettingError
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some observed cells and some outputs of a table, in scaled units.
+    """Some observed cells and some outputs of a table, in scaled units."""
 
-    Parameters
-    ----------
-    x
-        Input of each cell, shape (b, d).
-    outputs
-        The distinct outputs of the batch in the table's numbering, shape (p,); some may have no cell here.
-    column
-        `outputs[column[i]]` is the output of cell i, shape (b,).
-    row
-        Input row of each cell in the table's numbering, shape (b,).
-    y
-        Value of each cell, shape (b,).
-    cell_weight
-        One over the probability that a cell is in this batch.
-    output_weight
-        Weight of each output's own term, shape (p,).
-    exposure
-        What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
-    noise
-        Known variance of the noise of each cell, shape (b,); None if the table knows none.
-    members, num_given
-        Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
-        before the groups' own cells, −1 for none, shape (g, c).
-    key
-        Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
-    """
-
+    #: Input of each cell, shape (b, d).
     x: FloatArray
+    #: The distinct outputs of the batch in the table's numbering, shape (p,); some may have no cell here.
     outputs: IntArray
+    #: `outputs[column[i]]` is the output of cell i, shape (b,).
     column: IntArray
+    #: Input row of each cell in the table's numbering, shape (b,).
     row: IntArray
+    #: Value of each cell, shape (b,).
     y: FloatArray
+    #: One over the probability that a cell is in this batch.
     cell_weight: float
+    #: Weight of each output's own term, shape (p,).
     output_weight: FloatArray
+    #: What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
     exposure: FloatArray | None = None
+    #: Known variance of the noise of each cell, shape (b,); None if the table knows none.
     noise: FloatArray | None = None
+    #: Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
+    #: before the groups' own cells, −1 for none, shape (g, c).
     members: IntArray | None = None
     num_given: int = 0
+    #: Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
     key: int | None = None
 
     @property

@@ -103,16 +103,11 @@ class CoordinateMap:
 
     On the sphere, latitude and longitude in degrees become a unit vector, so that the date line and the poles are
     places like any other; every further column, and every column of flat coordinates, is standardised.
-
-    Parameters
-    ----------
-    sphere
-        Columns of latitude and longitude, or None.
-    center, scale
-        Of the other columns, in order.
     """
 
+    #: Columns of latitude and longitude, or None.
     sphere: tuple[int, int] | None
+    #: Of the other columns, in order.
     center: FloatArray
     scale: FloatArray
 

@@ -18,27 +18,18 @@ from manygp.errors import DataError
 
 @dataclass(frozen=True)
 class Source:
-    """The contents of a file.
+    """The contents of a file."""
 
-    Parameters
-    ----------
-    kind
-        What `data` is: a frame with a column for each output ("wide") or a row for each cell ("long"), a DataArray, an
-        AnnData, or arrays by name.
-    data
-        The container itself.
-    inputs
-        Columns of a frame that hold inputs; the inputs of an AnnData.
-    outputs
-        Columns of a wide frame that hold outputs; the column of a long one that names them; the values of an AnnData.
-    value
-        Column of the values of a long frame.
-    """
-
+    #: What `data` is: a frame with a column for each output ("wide") or a row for each cell ("long"), a DataArray, an
+    #: AnnData, or arrays by name.
     kind: Literal["wide", "long", "field", "annotated", "arrays"]
+    #: The container itself.
     data: Any
+    #: Columns of a frame that hold inputs; the inputs of an AnnData.
     inputs: Any = None
+    #: Columns of a wide frame that hold outputs; the column of a long one that names them; the values of an AnnData.
     outputs: Any = None
+    #: Column of the values of a long frame.
     value: str | None = None
 
     def table(self) -> Table:

@@ -28,26 +28,17 @@ _CHUNK_NUMBERS = 400_000
 
 @dataclass(frozen=True)
 class Columns:
-    """Observed cells of every output, padded to the same length n.
+    """Observed cells of every output, padded to the same length n."""
 
-    Parameters
-    ----------
-    x
-        Distinct inputs, shape (N, d).
-    index
-        Input of each observed cell, shape (p, n), anything in the padding.
-    seen
-        Which entries are cells and which padding, shape (p, n); cells come first.
-    y
-        Their values, zero in the padding, shape (p, n).
-    group
-        A number for each output, the same for outputs that were observed at the same inputs, shape (p,).
-    """
-
+    #: Distinct inputs, shape (N, d).
     x: Float[Tensor, "N d"]
+    #: Input of each observed cell, shape (p, n), anything in the padding.
     index: Int[Tensor, "p n"]
+    #: Which entries are cells and which padding, shape (p, n); cells come first.
     seen: Bool[Tensor, "p n"]
+    #: Their values, zero in the padding, shape (p, n).
     y: Float[Tensor, "p n"]
+    #: A number for each output, the same for outputs that were observed at the same inputs, shape (p,).
     group: Int[Tensor, " p"]
 
 

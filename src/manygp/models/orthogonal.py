@@ -71,26 +71,17 @@ class Basis(nn.Module):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the observations at n inputs say, through a given U: rows with the same gaps share the Gram matrix.
+    """What the observations at n inputs say, through a given U: rows with the same gaps share the Gram matrix."""
 
-    Parameters
-    ----------
-    x
-        The inputs, shape (n, d).
-    gram
-        U_oᵀ U_o for every pattern o of observed outputs, shape (u, q, q).
-    pattern
-        The pattern of every input, shape (n,).
-    pull
-        U_oᵀ y of every input, shape (n, q).
-    power, count
-        yᵀy and the number of observations of every input, shape (n,).
-    """
-
+    #: The inputs, shape (n, d).
     x: Float[Tensor, "n d"]
+    #: U_oᵀ U_o for every pattern o of observed outputs, shape (u, q, q).
     gram: Float[Tensor, "u q q"]
+    #: The pattern of every input, shape (n,).
     pattern: Int[Tensor, " n"]
+    #: U_oᵀ y of every input, shape (n, q).
     pull: Float[Tensor, "n q"]
+    #: yᵀy and the number of observations of every input, shape (n,).
     power: Float[Tensor, " n"]
     count: Float[Tensor, " n"]
 

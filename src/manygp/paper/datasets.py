@@ -11,24 +11,16 @@ from manygp.paper.problem import Problem
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set by name.
+    """A data set by name."""
 
-    Parameters
-    ----------
-    name, title
-        For the command line and for people.
-    load
-        From a seed to a problem; the seed chooses the split, unless the source fixes it.
-    files
-        What the loader reads; none if it makes its data.
-    note
-        What a reader should know of the data or the split.
-    """
-
+    #: For the command line and for people.
     name: str
     title: str
+    #: From a seed to a problem; the seed chooses the split, unless the source fixes it.
     load: Callable[[int], Problem]
+    #: What the loader reads; none if it makes its data.
     files: Sequence[DataFile] = ()
+    #: What a reader should know of the data or the split.
     note: str = ""
 
 
