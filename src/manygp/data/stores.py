@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.lib import format as npy
 
-from manygp.data.annotated import annotated_values
+from manygp.data.labels import annotated_values
 from manygp.data.stored import SMALL
 from manygp.errors import DataError
 from manygp.extras import need

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 from sklearn import get_config
 
-from manygp.data.annotated import is_annotated
 from manygp.data.axes import Axes
 from manygp.data.containers import OTHER_FRAMES, in_container, known_inputs
 from manygp.data.frames import long_parts
-from manygp.data.labels import as_dates, labelled_inputs
+from manygp.data.labels import as_dates, is_annotated, labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError

@@ -19,8 +19,7 @@ from torch import Tensor
 from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
 from manygp.data.coordinates import coordinates_of
-from manygp.data.exposure import as_exposure, observed_exposure
-from manygp.data.known_noise import as_y_std, observed_y_std
+from manygp.data.exposure import as_exposure, as_y_std, observed_exposure, observed_y_std
 from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
 from manygp.data.seasons import with_circles

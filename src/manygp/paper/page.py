@@ -13,9 +13,18 @@ from manygp.paper.datasets import DATASETS
 from manygp.paper.models import title_of
 from manygp.paper.published import COVERAGE, MINUTES, MSE, NLL
 from manygp.paper.records import Record, Run, read_records
-from manygp.paper.rendering import NOTHING, STALE, Sheet, make_sheet, own_value, to_markdown
+from manygp.paper.rendering import (
+    NOTHING,
+    STALE,
+    Sheet,
+    Summary,
+    make_sheet,
+    matching,
+    own_value,
+    summarise,
+    to_markdown,
+)
 from manygp.paper.settings import PRESETS
-from manygp.paper.summaries import Summary, matching, summarise
 from manygp.paper.tables import AUTOMATIC, PUBLISHED_SIZES, TABLES, PaperTable, Row
 
 _INTRODUCTION = """\
