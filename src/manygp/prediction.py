@@ -268,21 +268,19 @@ class Prediction(TogetherMixin):
         With `wide`, inputs are the index, and `frame["mean"]`, `frame["std"]` and so on have a column for each output.
         A list of cells is long only.
         """
-        lower, upper = self.interval(level)
-        percent = f"{100 * level:g}"
-        columns = {"mean": self.mean, "std": self.std, f"lower{percent}": lower, f"upper{percent}": upper}
+        named = {"lower": f"lower{100 * level:g}", "upper": f"upper{100 * level:g}"}
+        columns = {named.get(name, name): values for name, values in self._statistics(level).items()}
         if wide and len(self.shape) == 1:
             raise SettingError("A list of cells has no outputs side by side: leave wide=True out.")
         if wide:
             index, outputs = row_index(None, self._rows), output_columns(self.output_names, self._axes)
             return pd.concat({name: pd.DataFrame(values, index, outputs) for name, values in columns.items()}, axis=1)
-        width = 1 if len(self.shape) == 1 else self.shape[1]
-        frame = self._rows.iloc[np.arange(len(self._rows)).repeat(width)]
+        frame = self._rows.iloc[np.arange(len(self._rows)).repeat(math.prod(self.shape[1:]))]
         if isinstance(self._rows.index, pd.RangeIndex):
             frame = frame.reset_index(drop=True)
         frame = frame.set_axis(input_names(frame, {"output", *columns}), axis=1)
-        named = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
-        frame["output"] = pd.Series(named, frame.index, dtype=object)
+        repeated = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
+        frame["output"] = pd.Series(repeated, frame.index, dtype=object)
         return frame.assign(**{name: values.reshape(-1) for name, values in columns.items()})
 
     def to_xarray(self, level: float = 0.9) -> "xarray.Dataset":

@@ -53,32 +53,26 @@ def write_frame_parts(path: Path, frames: Iterator[pd.DataFrame]) -> None:
     """Write frames of the same columns, one below the other, to a CSV or Parquet file, whole or not at all."""
     if path.suffix.lower() not in FRAME_SUFFIXES:
         raise unknown_format(path, "written part by part", ", ".join((*FIELD_SUFFIXES, *FRAME_SUFFIXES)))
-    write_file(path, _append_csv(frames) if path.suffix.lower() == ".csv" else _append_parquet(frames, path))
+    append = _append_csv if path.suffix.lower() == ".csv" else _append_parquet
+    write_file(path, lambda to: append(to, frames))
 
 
-def _append_csv(frames: Iterator[pd.DataFrame]) -> Callable[[Path], None]:
-    def write(to: Path) -> None:
-        for number, frame in enumerate(frames):
-            frame.to_csv(to, mode="a", header=not number, index=False)
-
-    return write
+def _append_csv(to: Path, frames: Iterator[pd.DataFrame]) -> None:
+    for number, frame in enumerate(frames):
+        frame.to_csv(to, mode="a", header=not number, index=False)
 
 
-def _append_parquet(frames: Iterator[pd.DataFrame], path: Path) -> Callable[[Path], None]:
-    arrow, parquet = need("pyarrow", "files", str(path)), need("pyarrow.parquet", "files", str(path))
-
-    def write(to: Path) -> None:
-        writer = None
-        try:
-            for frame in frames:
-                # Parquet wants text for the names of columns, whatever they are in the frame.
-                named = frame.rename(columns=str)
-                schema = None if writer is None else writer.schema
-                part = arrow.Table.from_pandas(named, schema=schema, preserve_index=False)
-                writer = writer or parquet.ParquetWriter(to, part.schema)
-                writer.write_table(part)
-        finally:
-            if writer is not None:
-                writer.close()
-
-    return write
+def _append_parquet(to: Path, frames: Iterator[pd.DataFrame]) -> None:
+    arrow, parquet = need("pyarrow", "files", to.name), need("pyarrow.parquet", "files", to.name)
+    writer = None
+    try:
+        for frame in frames:
+            # Parquet wants text for the names of columns, whatever they are in the frame.
+            named = frame.rename(columns=str)
+            schema = None if writer is None else writer.schema
+            part = arrow.Table.from_pandas(named, schema=schema, preserve_index=False)
+            writer = writer or parquet.ParquetWriter(to, part.schema)
+            writer.write_table(part)
+    finally:
+        if writer is not None:
+            writer.close()

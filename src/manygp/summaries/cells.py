@@ -31,22 +31,11 @@ def exposure_of(exposure: FloatArray | None, width: int, device: torch.device) -
 
 
 class JointCells:
-    """The joint distribution of all cells of a prediction.
+    """The joint distribution of so many cells of a prediction, which are known by number.
 
-    Parameters
-    ----------
-    joint
-        Views of cells in scaled units.
-    locate
-        Inputs (b, d) and outputs (b,) of cells by number, in scaled units.
-    num_cells
-        Number of cells.
-    likelihood
-        What turns f into an observation.
-    scaling
-        The way back to the user's units.
-    exposure
-        What the likelihood is told of cells by number, such as their exposure; or None.
+    The joint has views of cells in scaled units, `locate` their inputs (b, d) and outputs (b,) there. A likelihood
+    turns f into an observation, and is told the exposure of cells, or the like; the scaling is the way back to the
+    user's units.
     """
 
     def __init__(
