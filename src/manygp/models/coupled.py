@@ -19,10 +19,10 @@ COUPLED = "coupled"
 class CoupledRows:
     """Log densities of rows as functions of the processes: log N(y_o | U_o a, Σ_o) = c + tᵀa − ½ aᵀQa, a = S^½ z.
 
-    White noise of the processes is integrated out: Σ_o = U_o Δ U_oᵀ + σ² I with Δ = S D, Q = U_oᵀ Σ_o⁻¹ U_o and t =
-    U_oᵀ Σ_o⁻¹ y. Where Q is not diagonal, because of gaps, a row couples the processes. Their q(z_l) stay independent
-    of each other, which makes the expected log density a bound, and their means find each other. Q (u, q, q) is that of
-    each pattern of gaps, and `pattern` (n,) that of each row; t (n, q) and c (n,) are of rows.
+    White noise of the processes is integrated out: Σ_o = U_o Δ U_oᵀ + σ² I with Δ = S D, Q = U_oᵀ Σ_o⁻¹ U_o and
+    t = U_oᵀ Σ_o⁻¹ y. Where Q is not diagonal, because of gaps, a row couples the processes. Their q(z_l) stay
+    independent of each other, which makes the expected log density a bound, and their means find each other. Q
+    (u, q, q) is that of each pattern of gaps, and `pattern` (n,) that of each row; t (n, q) and c (n,) are of rows.
     """
 
     Q: Float[Tensor, "u q q"]

@@ -67,17 +67,17 @@ class ExactProcesses(nn.Module):
 class OrthogonalMixingModel(nn.Module):
     """Orthogonal instantaneous linear mixing model.
 
-    Generative model: z_l ~ GP(0, k_l) for l = 1, …, L, f(x) = H (z(x) + ξ(x)) with H = U S^½, UᵀU = I, white noise ξ_l
-    ~ N(0, D_l) that all outputs share at an input, and y_np = f_p(x_n) + ε, ε ~ N(0, σ²).
+    Generative model: z_l ~ GP(0, k_l) for l = 1, …, L, f(x) = H (z(x) + ξ(x)) with H = U S^½, UᵀU = I, white noise
+    ξ_l ~ N(0, D_l) that all outputs share at an input, and y_np = f_p(x_n) + ε, ε ~ N(0, σ²).
 
     Approximation: of each row of observations, independent observations of the L processes, see `project`; exact where
-    U_oᵀU_o is diagonal for the observed outputs o, in particular for complete rows. Sparse processes add q(z, u) = p(z
-    | u) q(u), and may take rows with gaps as they are ("coupled", see `CoupledRows`). Sites of inputs, or rows and
-    their patterns of gaps, are remembered for predictions.
+    U_oᵀU_o is diagonal for the observed outputs o, in particular for complete rows. Sparse processes add
+    q(z, u) = p(z | u) q(u), and may take rows with gaps as they are ("coupled", see `CoupledRows`). Sites of inputs, or
+    rows and their patterns of gaps, are remembered for predictions.
 
     Bound: Σ_l log N(ẑ_l | 0, k_l(X, X) + diag(r_l + D_l)) + β Σ_n log c_n (`log_likelihood`, exact processes), or with
-    the evidence of sparse GPs in the place of the first sum (`elbo`). Coupled rows: Σ_n E_q[log p(y_n | z)] − Σ_l
-    KL[q(u_l) ‖ p(u_l)].
+    the evidence of sparse GPs in the place of the first sum (`elbo`). Coupled rows:
+    Σ_n E_q[log p(y_n | z)] − Σ_l KL[q(u_l) ‖ p(u_l)].
 
     Cost of a step on n rows of p outputs with u patterns of gaps: O(u p L² + n p L + u L³ + n L²) for the projection,
     and O(n L m² + L m³) for sparse or O(L n³) for exact processes.

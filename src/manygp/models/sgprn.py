@@ -75,8 +75,8 @@ class RegressionNetwork(Model):
     y_np ~ p(y | b_p + w_p(x_n)ᵀ h_n).
 
     Approximation: q(F) = MN(M; Σ, Ω) over the n x L values of f + σ_f ε at the inputs, q(W) = TN(U; Γ₁, Γ₂, …) over the
-    n x L x p₁ x p₂ … weights, outputs laid out as a tensor with at least P places in all. Both are kept whitened, F =
-    C_f F̃ and W = C_w W̃ with Cholesky factors of the prior covariances of the inputs, so that Σ = C_f Σ̃ C_fᵀ.
+    n x L x p₁ x p₂ … weights, outputs laid out as a tensor with at least P places in all. Both are kept whitened,
+    F = C_f F̃ and W = C_w W̃ with Cholesky factors of the prior covariances of the inputs, so that Σ = C_f Σ̃ C_fᵀ.
 
     Bound: Σ_np E_q[log p(y_np | ·)] − KL[q(F) ‖ p(F)] − KL[q(W) ‖ p(W)] over observed cells. Gaussian noise needs mean
     and variance of w_pᵀ h_n alone, which are closed forms; other likelihoods take one draw of h_n for each input.
