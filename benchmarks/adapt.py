@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import manygp
-from manygp.data.files import read_table
+from manygp.data import read_table
 from manygp.data.table import FloatArray
 
 MONTHS = (3, 6, 12)

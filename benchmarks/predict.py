@@ -24,6 +24,7 @@ from torch import Tensor
 import manygp
 from manygp.data.climate import Stations, make_climate
 from manygp.models.tiles import Conditioned
+from manygp.summaries.mixture import Mixture
 
 
 class _GPyTorchGP(gpytorch.models.ApproximateGP):
@@ -81,13 +82,13 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
 def bisected(dist: manygp.Prediction, level: float) -> np.ndarray:
     """The quantile of a mixture of Gaussians by sixty bisections, which the library took before Newton steps."""
 
-    def bisect(mean: Tensor, variance: Tensor, outputs: Tensor, *_: Any) -> Tensor:
-        m, v = dist._likelihood.predictive_moments(mean, variance, outputs)
+    def bisect(cells: Mixture) -> Tensor:
+        m, v = cells.components()
         reach = (v / min(level, 1.0 - level)).sqrt()
         lower, upper = (m - reach).amin(0), (m + reach).amax(0)
         for _ in range(60):
             middle = 0.5 * (lower + upper)
-            below = dist._likelihood.predictive_cdf(mean, variance, middle, outputs).mean(0) < level
+            below = cells.cdf(middle) < level
             lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
         return (0.5 * (lower + upper)).unsqueeze(0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from manygp.paper import TABLES, read_records
 from manygp.paper.records import METRICS
-from manygp.paper.summaries import summarise
+from manygp.paper.rendering import summarise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

@@ -137,7 +137,9 @@ def compare(
     scores = scores.sort_values(key, na_position="last")
     outputs = {"output": [table.output_names[i] for i in test.cells(test.places())[1]]}
     frames = pd.DataFrame(outputs | errors), pd.DataFrame(outputs | pits)
-    fitted = _refitted(methods[recommended], table) if refit else None
+    method = methods[recommended]
+    # A baseline has nothing to fit, and is handed back as it is.
+    fitted = None if not refit else method if isinstance(method, Baseline) else clone(method).fit(table)
     return Comparison(scores, recommended, reason, pattern, test.num_observed, *frames, fitted)
 
 
@@ -231,7 +233,7 @@ def _of_model(
     with time_limit(seconds):
         model.fit(train)
     row, output, _ = test.cells(test.places())
-    dist = model._listed(test.X[row], pd.DataFrame(test.X[row]), output, True, None)
+    dist = model._listed(test.X[row], output)
     try:
         crps = dist.crps(values) / unit
     except SettingError:
@@ -261,11 +263,6 @@ def _choice(scores: pd.DataFrame, key: str, methods: Mapping[str, Any]) -> tuple
         behind = f"; next is {rivals.idxmin()} with {rivals.min():.3g}" if len(rivals) else ""
         return chosen, f"Use {chosen}: it predicts held-out cells best, {figures}{behind}."
     return chosen, f"Use {chosen}: {figures}, within {_AS_GOOD:.0%} of {best} ({least:.3g}) and plainer or quicker."
-
-
-def _refitted(method: Any, table: Table) -> Any:
-    """A method fitted to everything; a baseline has nothing to fit and is handed back as it is."""
-    return method if isinstance(method, Baseline) else clone(method).fit(table)
 
 
 def _tell(name: str, row: dict[str, Any]) -> None:

@@ -9,17 +9,7 @@ __all__ = ["need"]
 
 
 def need(module: str, extra: str, user: str) -> Any:
-    """Return an optional package.
-
-    Parameters
-    ----------
-    module
-        What to import.
-    extra
-        The extra of ManyGP that brings it.
-    user
-        What needs it, as the subject of a sentence.
-    """
+    """Return an optional package, which an extra of ManyGP brings; an error says what the `user` of it is."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -54,20 +54,10 @@ def add_jitter(A: Float[Tensor, "*b m m"], jitter: float) -> Float[Tensor, "*b m
 
 
 def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tensor, "*b m m"]:
-    """Lower Cholesky factor of A, with just as much jitter as it takes.
+    """Lower Cholesky factor of A, with the relative jitter that is always added, or just as much as it takes.
 
-    Parameters
-    ----------
-    A
-        Symmetric matrices that should be positive definite.
-    jitter
-        Relative jitter that is always added. If the factorisation fails it grows tenfold at a time
-        (from at least 1e-10) up to 1e-2.
-
-    Raises
-    ------
-    NumericalError
-        If A holds NaN or infinities, or stays indefinite under the largest jitter.
+    If the factorisation fails, jitter grows tenfold at a time from at least 1e-10 up to 1e-2; where that does not help,
+    or A holds NaN or infinities, there is a NumericalError.
     """
     level = jitter
     while True:
@@ -239,18 +229,9 @@ def _by_columns(like: Tensor, product: Callable[[slice, int], Tensor]) -> Tensor
 def cholesky_pivots(
     diagonal: Float[Tensor, "q c"], row: Callable[[Int[Tensor, " q"]], Float[Tensor, "q c"]], count: int
 ) -> Int[Tensor, "q m"]:
-    """Pivots of a Cholesky factorisation of covariance matrices, each where the variance left is largest.
+    """The first m pivots of a Cholesky factorisation of covariance matrices, each where the variance left is largest.
 
-    O(q c m²) time, O(q c m) memory.
-
-    Parameters
-    ----------
-    diagonal
-        Variances.
-    row
-        From one place of every matrix to the covariances with all places.
-    count
-        Number m of pivots.
+    `row` has the covariances of one place of every matrix with all places. O(q c m²) time, O(q c m) memory.
     """
     left, every = diagonal.clone(), torch.arange(len(diagonal), device=diagonal.device)
     factor = left.new_zeros(len(left), count, left.shape[-1])
@@ -315,22 +296,11 @@ def conjugate_gradients(
     num_batch_dims: int = 0,
     tolerance: float = 1e-10,
 ) -> Float[Tensor, "..."]:
-    """x with H x ≈ right, for a positive definite H known by its products with tensors.
+    """x with H x ≈ right, for a positive definite H known by its `product` x ↦ H x with tensors.
 
-    Parameters
-    ----------
-    product
-        x ↦ H x.
-    precondition
-        x ↦ Λ⁻¹ x; one iteration is exact where H is Λ.
-    right
-        The right-hand side, in the shape that `product` takes.
-    iterations
-        Most iterations.
-    num_batch_dims
-        Leading dimensions of `right` that count systems of their own.
-    tolerance
-        Share of the squared residual, in the norm of Λ⁻¹, at which all systems count as solved.
+    It is preconditioned by x ↦ Λ⁻¹ x, so that one iteration is exact where H is Λ, and ends where the squared residual
+    of all systems, in the norm of Λ⁻¹, is the share `tolerance` of what it was. Leading dimensions of `right` may count
+    systems of their own.
     """
 
     def inner(a: Tensor, b: Tensor) -> Tensor:

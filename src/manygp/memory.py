@@ -29,16 +29,9 @@ class TooLarge(Exception):
 
 
 class Allotment(TorchDispatchMode):
-    """A context in which no operation of torch may have a result of more than so many bytes.
+    """A context in which no operation of torch may have a result of more than so many bytes, nor more operations be.
 
     Sizes are found on torch's device without memory, before anything is allocated.
-
-    Parameters
-    ----------
-    num_bytes
-        The most that one result may take.
-    operations
-        The most operations; more raise `TooLarge` too.
     """
 
     def __init__(self, num_bytes: float, operations: float = float("inf")):

@@ -1,5 +1,6 @@
 """Predictive distributions: a mixture over draws of the latent vectors, cell by cell."""
 
+import copy
 import html
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,12 +23,11 @@ from manygp.data.stores import FIELD_SUFFIXES
 from manygp.data.streams import write_field_parts, write_frame_parts
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
-from manygp.likelihoods import Gaussian, Likelihood, Noiseless
+from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import check_memory
 from manygp.summaries import JointCells
-from manygp.summaries.aggregate import checked_levels
-from manygp.summaries.quantiles import mixture_quantile
-from manygp.summaries.scores import crps_by_cdf, crps_by_draws
+from manygp.summaries.aggregate import central_levels, checked_levels
+from manygp.summaries.mixture import Mixture
 from manygp.summaries.together import TogetherMixin, check_draws
 from manygp.training.progress import tracked
 
@@ -42,8 +42,6 @@ _MAX_KEPT = 4_000_000
 _PART_CELLS = 200_000
 # Squares of larger errors, and their sums, are beyond double precision.
 _LARGEST_ERROR = 1e150
-# Draws of every cell in scores that have no closed form.
-_SCORE_DRAWS = 64
 
 Components = Callable[[IntArray], tuple[Tensor, Tensor, Tensor]]
 
@@ -123,11 +121,10 @@ class Prediction(TogetherMixin):
         rows, columns = np.arange(min(n, 5)), np.arange(min(p, 6))
         cells = (rows[:, None] * p + columns).reshape(-1)
         with torch.no_grad():
-            mean, variance, outputs = self._components(cells)
-            m, v = self._likelihood.predictive_moments(mean, variance, outputs, self._exposure_of(cells, mean))
+            mean, variance = (part.cpu().numpy() for part in self._mixture(cells).moments())
         which = self._outputs[cells if len(self.shape) == 1 else cells % p]
-        center = self._scaling.unscale_mean(m.mean(0).cpu().numpy(), which)
-        spread = np.sqrt(self._scaling.unscale_variance((v.mean(0) + m.var(0, unbiased=False)).cpu().numpy(), which))
+        center = self._scaling.unscale_mean(mean, which)
+        spread = np.sqrt(self._scaling.unscale_variance(variance, which))
         texts = np.array([f"{a:.4g} ± {b:.2g}" for a, b in zip(center, spread, strict=True)]).reshape(len(rows), -1)
         names = ["prediction"] if len(self.shape) == 1 else [str(self.output_names[i]) for i in columns]
         frame = pd.DataFrame(texts, row_index(None, self._rows)[rows], names)
@@ -152,12 +149,7 @@ class Prediction(TogetherMixin):
 
     @cached_property
     def _moments(self) -> tuple[FloatArray, FloatArray]:
-        def moments(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-            # var y = E[v_s] + var[m_s] over the components s
-            return torch.stack([m.mean(0), v.mean(0) + m.var(0, unbiased=False)])
-
-        mean, variance = self._map(moments, 2)
+        mean, variance = self._map(lambda cells: torch.stack(cells.moments()), 2)
         outputs = self._outputs
         return self._scaling.unscale_mean(mean, outputs), self._scaling.unscale_variance(variance, outputs)
 
@@ -165,11 +157,7 @@ class Prediction(TogetherMixin):
 
     def zero_probability(self) -> FloatArray:
         """Predictive probability of a value of exactly zero; zero unless values are discrete."""
-
-        def zero(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            return self._likelihood.zero_probability(mean, variance, outputs, exposure).mean(0, keepdim=True)
-
-        return self._map(zero, 1)[0]
+        return self._map(lambda cells: cells.zero_probability().unsqueeze(0), 1)[0]
 
     def quantile(self, q: float | Sequence[float]) -> FloatArray:
         """Predictive quantile; for several levels, the first axis of the result runs over them.
@@ -177,19 +165,13 @@ class Prediction(TogetherMixin):
         Of discrete values it is the smallest whole number that is not exceeded with a probability of at least q.
         """
         levels = checked_levels(q)
-
-        def quantiles(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            cells = self._likelihood, mean, variance, outputs, exposure
-            return torch.stack([mixture_quantile(*cells, float(level)) for level in levels])
-
-        values = self._scaling.unscale_mean(self._map(quantiles, len(levels)), self._outputs)
+        found = self._map(lambda cells: torch.stack([cells.quantile(float(level)) for level in levels]), len(levels))
+        values = self._scaling.unscale_mean(found, self._outputs)
         return values[0] if np.ndim(q) == 0 else values
 
     def interval(self, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
         """Lower and upper end of the central interval that holds y with probability `level`, or more if discrete."""
-        if np.ndim(level) or not 0 < as_numbers(level, "level") < 1:
-            raise SettingError(f"interval({level!r}): the level must lie strictly between 0 and 1.")
-        lower, upper = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        lower, upper = self.quantile(central_levels(level))
         return lower, upper
 
     def sample(self, n: int = 1, random_state: int = 0, *, independent: bool = False) -> FloatArray:
@@ -214,11 +196,8 @@ class Prediction(TogetherMixin):
         if not independent and self._together_by is not None:
             return self._joint_draws(0, int(n), int(random_state))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
-
-        def draw(mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None) -> Tensor:
-            return self._drawn(mean, variance, outputs, exposure, int(n), generator)
-
-        return self._scaling.unscale_mean(self._map(draw, n), self._outputs)
+        drawn = self._map(lambda cells: cells.sample(int(n), generator), n)
+        return self._scaling.unscale_mean(drawn, self._outputs)
 
     def log_prob(self, Y: Any, plug_in: bool = False) -> FloatArray:
         """Log predictive density of given values, or log probability if they are discrete; NaN where they are NaN.
@@ -227,12 +206,12 @@ class Prediction(TogetherMixin):
         figures for counts.
         """
         self._likelihood.check(self._as_values(Y))
-        density = self._plug_in_log_prob if plug_in else self._log_prob
+        density = Mixture.plug_in_log_prob if plug_in else Mixture.log_prob
         return self._scaling.unscale_log_prob(self._map_values(Y, [density])[0], self._outputs)
 
     def cdf(self, Y: Any) -> FloatArray:
         """Predictive probability of a value at or below the given ones; NaN where they are NaN."""
-        return self._map_values(Y, [self._cdf])[0]
+        return self._map_values(Y, [Mixture.cdf])[0]
 
     def crps(self, Y: Any) -> FloatArray:
         """Continuous ranked probability score of given values (lower is better); NaN where they are NaN.
@@ -240,7 +219,7 @@ class Prediction(TogetherMixin):
         In closed form for Gaussian observations, by sums or quadrature of the distribution function for all others.
         """
         self._likelihood.check(self._as_values(Y))
-        return self._map_values(Y, [self._crps])[0] * self._scaling.y_scale[self._outputs]
+        return self._map_values(Y, [Mixture.crps])[0] * self._scaling.y_scale[self._outputs]
 
     def score(self, Y: Any, plug_in: bool = False) -> dict[str, float]:
         """Averages over the cells of Y that are not NaN.
@@ -255,10 +234,9 @@ class Prediction(TogetherMixin):
         seen = ~np.isnan(values)
         if not seen.any():
             raise DataError("Y has no value to score: every one is NaN, or there is none; give at least one.")
-        functions = {"mean": self._mean, "cdf": self._cdf, "log_prob": self._log_prob}
-        functions |= {"plug_in": self._plug_in_log_prob} if plug_in else {}
-        is_gaussian = isinstance(self._likelihood, Gaussian | Noiseless)
-        functions |= {"crps": self._crps if is_gaussian else self._drawn_crps}
+        functions: dict[str, Callable[[Mixture, Tensor], Tensor]] = {"cdf": Mixture.cdf, "log_prob": Mixture.log_prob}
+        functions |= {"mean": lambda cells, _: cells.moments()[0], "crps": Mixture.quick_crps}
+        functions |= {"plug_in": Mixture.plug_in_log_prob} if plug_in else {}
         found = dict(zip(functions, self._map_values(Y, list(functions.values())), strict=True))
         log_prob = self._scaling.unscale_log_prob(found["plug_in" if plug_in else "log_prob"], self._outputs)
         below = cdf = found["cdf"]
@@ -290,21 +268,19 @@ class Prediction(TogetherMixin):
         With `wide`, inputs are the index, and `frame["mean"]`, `frame["std"]` and so on have a column for each output.
         A list of cells is long only.
         """
-        lower, upper = self.interval(level)
-        percent = f"{100 * level:g}"
-        columns = {"mean": self.mean, "std": self.std, f"lower{percent}": lower, f"upper{percent}": upper}
+        named = {"lower": f"lower{100 * level:g}", "upper": f"upper{100 * level:g}"}
+        columns = {named.get(name, name): values for name, values in self._statistics(level).items()}
         if wide and len(self.shape) == 1:
             raise SettingError("A list of cells has no outputs side by side: leave wide=True out.")
         if wide:
             index, outputs = row_index(None, self._rows), output_columns(self.output_names, self._axes)
             return pd.concat({name: pd.DataFrame(values, index, outputs) for name, values in columns.items()}, axis=1)
-        width = 1 if len(self.shape) == 1 else self.shape[1]
-        frame = self._rows.iloc[np.arange(len(self._rows)).repeat(width)]
+        frame = self._rows.iloc[np.arange(len(self._rows)).repeat(math.prod(self.shape[1:]))]
         if isinstance(self._rows.index, pd.RangeIndex):
             frame = frame.reset_index(drop=True)
         frame = frame.set_axis(input_names(frame, {"output", *columns}), axis=1)
-        named = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
-        frame["output"] = pd.Series(named, frame.index, dtype=object)
+        repeated = list(self.output_names) * (1 if len(self.shape) == 1 else self.shape[0])
+        frame["output"] = pd.Series(repeated, frame.index, dtype=object)
         return frame.assign(**{name: values.reshape(-1) for name, values in columns.items()})
 
     def to_xarray(self, level: float = 0.9) -> "xarray.Dataset":
@@ -349,120 +325,47 @@ class Prediction(TogetherMixin):
 
     def _part(self, rows: slice) -> "Prediction":
         """The prediction at some successive rows, or of some successive cells of a list."""
-        first, is_list = rows.start * math.prod(self.shape[1:]), len(self.shape) == 1
-        told = self._exposure
-        return Prediction(
-            lambda cells: self._components(cells + first),
-            (rows.stop - rows.start, *self.shape[1:]),
-            self._likelihood,
-            self._scaling,
-            self._chunk_cells,
-            self.inputs[rows],
-            self._outputs[rows] if is_list else self._outputs,
-            self.output_names[rows] if is_list else self.output_names,
-            self._device,
-            None if told is None else lambda cells: told(cells + first),
-            self._rows.iloc[rows],
-            self._axes,
-        )
-
-    # -- one chunk at a time -------------------------------------------------------------------------------------
-
-    def _mean(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, _: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        return self._likelihood.predictive_moments(mean, variance, outputs, exposure)[0].mean(0)
-
-    def _log_prob(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        # log 1/S Σ_s E[p(y | f_s)]
-        parts = self._likelihood.predictive_log_prob(mean, variance, y, outputs, exposure)
-        return torch.logsumexp(parts, 0) - math.log(parts.shape[0])
-
-    def _plug_in_log_prob(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        # log 1/S Σ_s p(y | f = μ_s)
-        parts = self._likelihood.plug_in_log_prob(mean, y, outputs, exposure)
-        return torch.logsumexp(parts, 0) - math.log(parts.shape[0])
-
-    def _cdf(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        return self._likelihood.predictive_cdf(mean, variance, y, outputs, exposure).mean(0)
-
-    def _crps(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        if not isinstance(self._likelihood, Gaussian | Noiseless):
-            m, v = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-            std = (v.mean(0) + m.var(0, unbiased=False)).sqrt()
-            return crps_by_cdf(
-                lambda t: self._cdf(mean, variance, outputs, t, exposure),
-                m.mean(0),
-                std,
-                y,
-                self._likelihood.is_discrete,
-            )
-        mean, variance = self._likelihood.predictive_moments(mean, variance, outputs, exposure)
-        s = mean.shape[0]
-        spread = sum(
-            (_absolute_moment(mean - mean.roll(k, 0), variance + variance.roll(k, 0)).mean(0) for k in range(s)),
-            torch.zeros_like(y),
-        )
-        # CRPS = E|Y − y| − ½ E|Y − Y'|, both sums over Gaussian components
-        return _absolute_moment(y - mean, variance).mean(0) - 0.5 * spread / s
-
-    def _drawn_crps(
-        self, mean: Tensor, variance: Tensor, outputs: Tensor, y: Tensor, exposure: Tensor | None = None
-    ) -> Tensor:
-        """The CRPS by a few draws of every cell: for averages over many cells, where it takes too long otherwise."""
-        generator = torch.Generator(self._device).manual_seed(0)
-        return crps_by_draws(self._drawn(mean, variance, outputs, exposure, _SCORE_DRAWS, generator), y)
-
-    def _drawn(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        outputs: Tensor,
-        exposure: Tensor | None,
-        n: int,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Draws of every cell by itself, shape (n, b)."""
-        chosen = torch.randint(mean.shape[0], (n, mean.shape[1]), generator=generator, device=self._device)
-        noise = torch.randn(chosen.shape, dtype=mean.dtype, generator=generator, device=self._device)
-        f = mean.gather(0, chosen) + variance.gather(0, chosen).sqrt() * noise
-        return self._likelihood.sample(f, outputs.expand(f.shape), generator, exposure)
+        first, is_list, told = rows.start * math.prod(self.shape[1:]), len(self.shape) == 1, self._exposure
+        part = copy.copy(self)
+        # What the whole has found of itself is not that of a part.
+        part.__dict__.pop("_moments", None)
+        part._components, part._kept = lambda cells: self._components(cells + first), {}
+        part._exposure = None if told is None else lambda cells: told(cells + first)
+        part.shape, part._together_by, part._progress = (rows.stop - rows.start, *self.shape[1:]), None, False
+        part.inputs, part._rows = self.inputs[rows], self._rows.iloc[rows]
+        if is_list:
+            part._outputs, part.output_names = self._outputs[rows], self.output_names[rows]
+        return part
 
     # -- iteration over chunks -----------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _map(self, function: Callable[..., Tensor], rows: int) -> FloatArray:
+    def _map(self, function: Callable[[Mixture], Tensor], rows: int) -> FloatArray:
         """Apply a function to all cells; it returns (rows, b) for a chunk of b cells."""
         result = np.empty((rows, math.prod(self.shape)))
-        for cells, (mean, variance, outputs) in self._chunks(np.arange(result.shape[1])):
-            result[:, cells] = function(mean, variance, outputs, mean[0], self._exposure_of(cells, mean)).cpu().numpy()
+        for cells, mixture in self._chunks(np.arange(result.shape[1])):
+            result[:, cells] = function(mixture).cpu().numpy()
         return result.reshape(rows, *self.shape)
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _map_values(self, Y: Any, functions: Sequence[Callable[..., Tensor]]) -> list[FloatArray]:
-        """Apply functions of (components, y) to the cells whose value is not NaN, in one pass."""
+    def _map_values(self, Y: Any, functions: Sequence[Callable[[Mixture, Tensor], Tensor]]) -> list[FloatArray]:
+        """Apply functions to the cells whose value is not NaN, in one pass."""
         values = self._as_values(Y)
         scaled = self._scaling.scale_y(values, self._outputs).reshape(-1)
         results = [np.full(scaled.shape, np.nan) for _ in functions]
-        for cells, (mean, variance, outputs) in self._chunks(np.flatnonzero(~np.isnan(scaled))):
-            y, exposure = torch.as_tensor(scaled[cells]).to(mean), self._exposure_of(cells, mean)
+        for cells, mixture in self._chunks(np.flatnonzero(~np.isnan(scaled))):
+            y = torch.as_tensor(scaled[cells]).to(mixture.parts[0])
             for result, function in zip(results, functions, strict=True):
-                result[cells] = function(mean, variance, outputs, y, exposure).cpu().numpy()
+                result[cells] = function(mixture, y).cpu().numpy()
         return [result.reshape(self.shape) for result in results]
 
-    def _exposure_of(self, cells: IntArray, like: Tensor) -> Tensor | None:
+    def _mixture(self, cells: IntArray, parts: tuple[Tensor, Tensor, Tensor] | None = None) -> Mixture:
+        """The predictive distributions of some cells by number."""
+        mean, variance, outputs = self._components(cells) if parts is None else parts
         told = None if self._exposure is None else self._exposure(cells)
-        return None if told is None else told.to(like)
+        return Mixture(self._likelihood, mean, variance, outputs, None if told is None else told.to(mean))
 
     def _as_values(self, Y: Any) -> FloatArray:
         Y = as_pandas(Y)
@@ -477,7 +380,7 @@ class Prediction(TogetherMixin):
         # Torch does not read arrays backwards.
         return values.copy() if min(values.strides) < 0 else values
 
-    def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, tuple[Tensor, Tensor, Tensor]]]:
+    def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, Mixture]]:
         everything = len(cells) == math.prod(self.shape)
         starts = range(0, len(cells), self._chunk_cells)
         for start in tracked(starts, self._progress, "predicting"):
@@ -487,7 +390,7 @@ class Prediction(TogetherMixin):
                 parts = self._components(chunk)
                 if everything and parts[0].shape[0] * len(cells) <= _MAX_KEPT:
                     self._kept[start] = parts
-            yield chunk, parts
+            yield chunk, self._mixture(chunk, parts)
 
 
 def _share_inside(below: FloatArray, cdf: FloatArray, level: float) -> FloatArray:
@@ -497,11 +400,3 @@ def _share_inside(below: FloatArray, cdf: FloatArray, level: float) -> FloatArra
     inside = np.minimum(cdf, last) - np.maximum(below, first)
     point = (cdf >= first) & (cdf <= last)
     return np.where(width > 1e-9, np.clip(inside / np.maximum(width, 1e-9), 0.0, 1.0), point)
-
-
-def _absolute_moment(d: Tensor, variance: Tensor) -> Tensor:
-    """E|X| of X ~ N(d, variance)."""
-    σ = variance.sqrt()
-    z = d / σ
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-    return 2.0 * σ * density + d * (2.0 * torch.special.ndtr(z) - 1.0)

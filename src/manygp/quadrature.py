@@ -11,13 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-__all__ = [
-    "gauss_hermite",
-    "gaussian_expectation",
-    "gaussian_nodes",
-    "log_gaussian_expectation",
-    "unit_frequencies",
-]
+__all__ = ["gauss_hermite", "gaussian_expectation", "gaussian_nodes", "log_gaussian_expectation", "unit_frequencies"]
 
 
 @lru_cache
@@ -67,19 +61,10 @@ def log_gaussian_expectation(
     rank: int = 0,
     around: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """log E[exp log_function(f)] with f ~ N(mean, variance), element by element.
+    """log E[exp log_function(f)] with f ~ N(mean, variance), element by element; otherwise as `gaussian_expectation`.
 
-    Parameters
-    ----------
-    log_function
-        As in `gaussian_expectation`.
-    mean, variance
-        Of f.
-    num_points, rank
-        As in `gaussian_nodes`.
-    around
-        Mean and variance of the Gaussian that places the nodes, in place of the one of f. An integrand much narrower
-        than N(mean, variance) falls between its nodes; N(c, s²) at the mode of the integrand finds it.
+    `around` is mean and variance of the Gaussian that places the nodes, in place of the one of f. An integrand much
+    narrower than N(mean, variance) falls between its nodes; N(c, s²) at the mode of the integrand finds it.
     """
     c, s2 = (mean, variance) if around is None else around
     f, w = gaussian_nodes(c, s2, num_points, max(rank, mean.dim(), variance.dim()))

@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 
-from manygp.data.annotated import is_annotated
+from manygp.data.labels import is_annotated
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError

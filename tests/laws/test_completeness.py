@@ -80,8 +80,12 @@ def test_every_export_is_named_in_a_test(room):
     assert {name for name in exported if name not in text} == set()
 
 
-def test_everything_exported_exists():
+def test_everything_public_exists_and_is_documented():
     for module in modules():
         for name in getattr(module, "__all__", ()):
             assert hasattr(module, name), f"{module.__name__}.{name}"
-            assert inspect.getdoc(getattr(module, name)) or not callable(getattr(module, name))
+        own = {name: part for name, part in vars(module).items() if getattr(part, "__module__", "") == module.__name__}
+        exported = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+        for name, part in {**own, **exported}.items():
+            is_public = callable(part) and not name.startswith("_")
+            assert inspect.getdoc(part) or not is_public, f"{module.__name__}.{name}"

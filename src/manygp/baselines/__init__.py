@@ -5,13 +5,12 @@ Settings left at "auto" are chosen by observed cells held out in the pattern of 
 on such cells how far off each output's fillings are, for those who want error bars. Nothing here knows torch.
 """
 
-from manygp.baselines.baseline import Baseline
+from manygp.baselines.baseline import Baseline, normal_scores
 from manygp.baselines.boosting import Boosting
 from manygp.baselines.interpolation import Interpolation
 from manygp.baselines.low_rank import LowRank
 from manygp.baselines.nearest_rows import NearestRows
 from manygp.baselines.ridge_outputs import RidgeOutputs
-from manygp.baselines.scores import normal_scores
 
 BASELINES: dict[str, type[Baseline]] = {
     "interpolation": Interpolation,

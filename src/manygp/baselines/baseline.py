@@ -2,17 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from manygp.data import Grid, Scaling, as_table, pattern_split
-from manygp.data.table import FloatArray
+from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
 
-__all__ = ["Baseline"]
-
+# Standard deviations are at least this, so that cells that were learnt from have a density.
+_LEAST_STD = 1e-6
 # How many residuals of all outputs count beside an output's own.
 _BORROWED = 5.0
 
@@ -99,3 +101,47 @@ def _checked(X: Any, Y: Any) -> tuple[FloatArray, FloatArray]:
         )
     rows = np.arange(table.num_inputs)
     return table.X, table.block(rows, np.arange(table.num_outputs))
+
+
+def normal_scores(error: FloatArray, std: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Negative log density, CRPS and probability integral transform of truth under N(truth - error, std²)."""
+    z = error / std
+    # ∫ (Φ(t) - 1[t > z])² dt = z (2 Φ(z) - 1) + 2 φ(z) - 1/√π, times the unit
+    crps = std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+    return -norm.logpdf(error, scale=std), crps, norm.cdf(z)
+
+
+# Rows that two outputs have in common before their correlation counts in full.
+_ENOUGH_ROWS = 10.0
+
+
+def closest_outputs(Y: FloatArray, number: int) -> IntArray:
+    """The other outputs most correlated with each output over the rows that both have, shape (p, number) at most."""
+    seen = (~np.isnan(Y)).astype(np.float64)
+    values = np.nan_to_num(Y)
+    # r_pq = Σ y_p y_q / √(Σ y_p² Σ y_q²), all sums over common rows
+    products, squares, common = values.T @ values, (values**2).T @ seen, seen.T @ seen
+    correlation = products / np.sqrt(np.maximum(squares * squares.T, np.finfo(np.float64).tiny))
+    closeness = np.abs(correlation) * common / (common + _ENOUGH_ROWS)
+    np.fill_diagonal(closeness, -1.0)
+    number = min(number, Y.shape[1] - 1)
+    return np.argsort(-closeness, axis=1, kind="stable")[:, :number]
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """What a plain method says of a table: means and standard deviations, shape (n, p)."""
+
+    mean: FloatArray
+    std: FloatArray
+
+    def score(self, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
+        """Scores on the cells of Y that are not NaN; of counts, whose NLL is of a probability, the MSE alone."""
+        known = ~np.isnan(Y)
+        error = (Y - self.mean)[known]
+        scores = {"mse": float(np.mean(error**2))}
+        if plug_in:
+            return scores
+        nll, crps, pit = normal_scores(error, np.maximum(self.std[known], _LEAST_STD))
+        inside = {f"coverage{level}": float(np.mean(np.abs(2 * pit - 1) <= level / 100)) for level in (50, 90)}
+        return scores | {"nll": float(nll.mean()), "crps": float(crps.mean())} | inside

@@ -3,11 +3,8 @@
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from manygp.baselines.baseline import Baseline
-from manygp.baselines.predictors import closest_outputs
+from manygp.baselines.baseline import Baseline, closest_outputs
 from manygp.data.table import FloatArray
-
-__all__ = ["Boosting"]
 
 # Where a tenth of the cells of an output is too few to tell when to stop.
 _FEWEST_TO_STOP = 200

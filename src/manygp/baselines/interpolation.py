@@ -6,8 +6,6 @@ from sklearn.neighbors import KNeighborsRegressor
 from manygp.baselines.baseline import Baseline
 from manygp.data.table import FloatArray
 
-__all__ = ["Interpolation", "nearest_cells"]
-
 
 class Interpolation(Baseline):
     """Every output by itself, between its own observed cells.

@@ -8,8 +8,6 @@ from manygp.baselines.baseline import Baseline
 from manygp.data import Grid, Scaling, choose_rank, factorise
 from manygp.data.table import FloatArray
 
-__all__ = ["LowRank"]
-
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 

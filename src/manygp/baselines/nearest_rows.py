@@ -8,8 +8,6 @@ from manygp.baselines.interpolation import nearest_cells
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 
-__all__ = ["NearestRows"]
-
 _LIKENESS = ("inputs", "outputs", "both")
 _NUM_NEIGHBORS = (2, 5, 15)
 

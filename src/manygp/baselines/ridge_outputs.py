@@ -3,12 +3,9 @@
 import numpy as np
 from sklearn.linear_model import Ridge, RidgeCV
 
-from manygp.baselines.baseline import Baseline
+from manygp.baselines.baseline import Baseline, closest_outputs
 from manygp.baselines.interpolation import Interpolation
-from manygp.baselines.predictors import closest_outputs
 from manygp.data.table import FloatArray
-
-__all__ = ["RidgeOutputs"]
 
 _PENALTIES = tuple(10.0**power for power in range(-4, 5))
 

@@ -9,19 +9,11 @@ import typer
 
 from manygp._version import __version__
 from manygp.cli.paper import data_app, paper_app
-from manygp.cli.terminal import (
-    check_place,
-    one_sentence_errors,
-    print_results,
-    print_table,
-    remark,
-)
+from manygp.cli.terminal import check_place, one_sentence_errors, print_results, print_table, remark
 
 if TYPE_CHECKING:
     from manygp.data.sources import Source
     from manygp.training import History
-
-__all__ = ["app"]
 
 app = typer.Typer(
     name="manygp",
@@ -66,20 +58,9 @@ Where = Annotated[
     typer.Option(help="Variable, layer, array or column that is true where a value counts.", show_default=False),
 ]
 OutputColumn = Annotated[
-    str | None,
-    typer.Option(help="Column that names the output of each row, if the table has one cell per row."),
+    str | None, typer.Option(help="Column that names the output of each row, if the table has one cell per row.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
-
-_STOP_REASONS = {
-    "converged": "until the bound stopped rising",
-    "epochs": "as many as asked for",
-    "budget": "the most allowed",
-    "time limit": "as many as there was time for",
-    "interrupted": "then interrupted",
-    "start": "none of which improved on the start",
-    "failed": "then the numbers failed; the best so far is kept",
-}
 
 
 def _show_version(asked: bool) -> None:
@@ -201,8 +182,7 @@ def predict(
         typer.Option("--inputs", "-i", help="File with the inputs (default: those of the fit).", show_default=False),
     ] = None,
     outputs: Annotated[
-        str | None,
-        typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False),
+        str | None, typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False)
     ] = None,
 ) -> None:
     """Predict mean, standard deviation and 90% interval of every output at given inputs."""
@@ -299,8 +279,7 @@ def compare(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scores and the report.", show_default=False)],
     models: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False),
+        str | None, typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False)
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
     refit: Annotated[bool, typer.Option("--refit", help="Fit what is recommended to everything; save it.")] = False,
@@ -332,8 +311,7 @@ def report(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("report.html"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="File with observations to show and to score the model on.", show_default=False),
+        Path | None, typer.Option(help="File with observations to show and to score the model on.", show_default=False)
     ] = None,
     kind: Annotated[str | None, typer.Option("--format", help="html or md (default: by the ending of --out).")] = None,
     x: InputNames = None,
@@ -373,8 +351,7 @@ def info(folder: Folder) -> None:
 def _course(history: "History") -> str:
     """How a fit went, in a few words."""
     count = len(history)
-    reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
-    return f"{count} epoch{'' if count == 1 else 's'} in {history.seconds:.1f} s, {reason}"
+    return f"{count} epoch{'' if count == 1 else 's'} in {history.seconds:.1f} s; it ended because {history.ending}"
 
 
 def _read(

@@ -11,8 +11,6 @@ from manygp.data.files import write_frame
 from manygp.estimators import Estimator
 from manygp.report import write_report
 
-__all__ = ["print_comparison", "write_comparison"]
-
 _HEADINGS = {"rmse": "RMSE", "nll": "NLL", "crps": "CRPS", "coverage90": "90% coverage", "seconds": "seconds"}
 
 

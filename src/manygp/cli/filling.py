@@ -15,8 +15,6 @@ from manygp.errors import DataError
 from manygp.estimators.filling import fill_long, fill_table
 from manygp.extras import need
 
-__all__ = ["check_kind", "fill_source", "fit_source", "write_filled"]
-
 _STATISTICS = ("mean", "std", "lower", "upper")
 # What a file of each kind can be written as.
 _SUFFIXES: dict[str, Sequence[str]] = {
@@ -70,23 +68,10 @@ def _count(before: Any, after: Any) -> int:
 
 
 def write_filled(out: Path, source: Source, found: dict[str, Any], level: float, std: Path | None = None) -> None:
-    """Write a filled table in the layout of its file.
+    """Write what `fill_source` returned in the layout of its file.
 
     A field gets variables, an AnnData layers, arrays get arrays for the standard deviation and the ends of the
-    interval; a long frame gets columns; those of a wide one go to a file of their own.
-
-    Parameters
-    ----------
-    out
-        The file to write.
-    source
-        What was read.
-    found
-        What `fill_source` returned.
-    level
-        Probability of the interval.
-    std
-        Where the standard deviations of a wide frame go, if anywhere.
+    interval; a long frame gets columns; standard deviations of a wide one go to a file of their own, if any.
     """
     data, percent = source.data, f"{100 * level:g}"
     if source.kind == "wide":

@@ -15,8 +15,6 @@ from manygp.cli.terminal import check_place, one_sentence_errors, print_results,
 if TYPE_CHECKING:
     from manygp.paper.files import DataFile
 
-__all__ = ["data_app", "paper_app"]
-
 _OPTIONS = {"no_args_is_help": True, "rich_markup_mode": "rich"}
 paper_app = typer.Typer(help="Every table and figure of the paper.", **_OPTIONS)  # type: ignore[arg-type]
 data_app = typer.Typer(help="Data sets: what there is, fetching and checking.", **_OPTIONS)  # type: ignore[arg-type]

@@ -16,8 +16,6 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError
 from manygp.prediction import Prediction
 
-__all__ = ["describe", "listed", "match_inputs", "score_table", "some", "write_prediction"]
-
 
 def listed(text: str | None) -> list[str] | None:
     """The names in a text that separates them by commas."""

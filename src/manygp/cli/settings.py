@@ -7,8 +7,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from manygp.errors import SettingError
 
-__all__ = ["model_class", "parse_settings"]
-
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "none"}
 
@@ -23,15 +21,7 @@ def model_class(name: str, models: dict[str, type]) -> type:
 
 
 def parse_settings(model: type, pairs: Iterable[str]) -> dict[str, Any]:
-    """Turn `key=value` texts into keyword arguments of a model, each of the type that its parameter has.
-
-    Parameters
-    ----------
-    model
-        The class whose `__init__` names the parameters.
-    pairs
-        Texts such as `latent_dim=4` or `spectral_bound=none`; a later one overrides an earlier one.
-    """
+    """Turn `key=value` texts into keyword arguments of a model, of the types of its parameters; the last counts."""
     constructor: Callable[..., Any] = model.__init__  # type: ignore[misc]
     known = [name for name in inspect.signature(constructor).parameters if name != "self"]
     hints = get_type_hints(constructor)

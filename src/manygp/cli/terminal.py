@@ -18,8 +18,6 @@ from rich.table import Table
 
 from manygp.cli import BAD_INPUT, INTERRUPTED
 
-__all__ = ["check_place", "one_sentence_errors", "print_results", "print_table", "remark"]
-
 P = ParamSpec("P")
 
 

@@ -9,14 +9,13 @@ matrix completion, and `read_table` reads files. Nothing here knows torch, nothi
 """
 
 from manygp.data.adapters import as_inputs, as_table, cells_table
-from manygp.data.batches import Batch, CellPlan, GridPlan, Plan
+from manygp.data.batches import Batch, CellPlan, GridPlan, Plan, ShardPlan
 from manygp.data.cells import Cells
 from manygp.data.factorisation import Factorisation, RankChoice, choose_rank, completed_scaling, factorise
 from manygp.data.files import read_inputs, write_frame
 from manygp.data.grid import Grid
 from manygp.data.groups import Grouping, GroupPlan
 from manygp.data.scaling import OutputScale, Scaling
-from manygp.data.shards import ShardPlan
 from manygp.data.sources import read_table
 from manygp.data.splits import block_split, gap_split, output_split, pattern_split, random_split
 from manygp.data.stored import Stored, as_stored

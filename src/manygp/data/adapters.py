@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from manygp.data.annotated import annotated_values, is_annotated
 from manygp.data.cells import Cells
 from manygp.data.containers import OTHER_FRAMES, container_of
 from manygp.data.frames import chosen_inputs
 from manygp.data.grid import Grid
-from manygp.data.labels import aligned_mask, axes_of, check_rows, input_frame
+from manygp.data.labels import aligned_mask, annotated_values, axes_of, check_rows, input_frame, is_annotated
 from manygp.data.names import given_names, label_cells
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, is_dataset
 from manygp.data.stored import SMALL, Stored, as_stored

@@ -5,11 +5,9 @@ A bound is a sum over observed cells minus a sum over outputs. Each batch estima
 full sum exactly, missing cells and empty outputs included.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,51 +18,34 @@ from manygp.data.scaling import Scaling
 from manygp.data.table import FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
-__all__ = ["Batch", "CellPlan", "GridPlan", "Plan", "known_noise"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some observed cells and some outputs of a table, in scaled units.
+    """Some observed cells and some outputs of a table, in scaled units."""
 
-    Parameters
-    ----------
-    x
-        Input of each cell, shape (b, d).
-    outputs
-        The distinct outputs of the batch in the table's numbering, shape (p,); some may have no cell here.
-    column
-        `outputs[column[i]]` is the output of cell i, shape (b,).
-    row
-        Input row of each cell in the table's numbering, shape (b,).
-    y
-        Value of each cell, shape (b,).
-    cell_weight
-        One over the probability that a cell is in this batch.
-    output_weight
-        Weight of each output's own term, shape (p,).
-    exposure
-        What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
-    noise
-        Known variance of the noise of each cell, shape (b,); None if the table knows none.
-    members, num_given
-        Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
-        before the groups' own cells, −1 for none, shape (g, c).
-    key
-        Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
-    """
-
+    #: Input of each cell, shape (b, d).
     x: FloatArray
+    #: The distinct outputs of the batch in the table's numbering, shape (p,); some may have no cell here.
     outputs: IntArray
+    #: `outputs[column[i]]` is the output of cell i, shape (b,).
     column: IntArray
+    #: Input row of each cell in the table's numbering, shape (b,).
     row: IntArray
+    #: Value of each cell, shape (b,).
     y: FloatArray
+    #: One over the probability that a cell is in this batch.
     cell_weight: float
+    #: Weight of each output's own term, shape (p,).
     output_weight: FloatArray
+    #: What the mean of each cell's count is multiplied by, shape (b,); None if the table has none.
     exposure: FloatArray | None = None
+    #: Known variance of the noise of each cell, shape (b,); None if the table knows none.
     noise: FloatArray | None = None
+    #: Of batches of groups, see `GroupPlan`: numbers of cells of this batch, conditioning sets of `num_given` columns
+    #: before the groups' own cells, −1 for none, shape (g, c).
     members: IntArray | None = None
     num_given: int = 0
+    #: Of batches that several processes share, see `ShardPlan`: the number by which draws of each output go.
     key: int | None = None
 
     @property
@@ -210,7 +191,7 @@ class CellPlan(Plan):
             self._empty = self._empty[self._empty % count == number]
         # That of the largest shard, so that all have as many.
         largest = max(int(self._counts[i::count].sum()) for i in range(count))
-        self.num_batches = _num_batches(largest, batch_cells, "batch_cells")
+        self.num_batches = math.ceil(largest / _largest(largest, batch_cells, "batch_cells"))
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
@@ -254,13 +235,69 @@ def _shuffled(numbers: IntArray, pieces: int, rng: np.random.Generator) -> Itera
     return map(np.sort, np.array_split(rng.permutation(numbers), pieces))
 
 
-def _num_batches(total: int, largest: int | None, name: str) -> int:
-    return math.ceil(total / _largest(total, largest, name))
-
-
 def _largest(total: int, largest: int | None, name: str) -> int:
     if largest is None:
         return max(total, 1)
     if isinstance(largest, bool) or not isinstance(largest, int | np.integer) or largest < 1:
         raise SettingError(f"{name}={largest!r} is no batch size; give a whole number of at least 1, or None for all.")
     return int(largest)
+
+
+class ShardPlan(Plan):
+    """Batches with a part from every shard, each dealt by the shard's own plan and its own random numbers.
+
+    What a shard deals depends on its number alone, and latent vectors are drawn by output: whoever has some of the
+    shards of a table has its part of the same batches as whoever has them all.
+
+    Parameters
+    ----------
+    make
+        Makes the plan of a shard; all have as many batches.
+    numbers
+        Numbers of the shards at hand.
+    weight
+        What weights are multiplied by: one over the share of all shards that is here, so that a mean over processes
+        is unbiased.
+    """
+
+    def __init__(self, make: Callable[[int], Plan], numbers: Sequence[int], weight: float) -> None:
+        self.numbers, self.weight = tuple(numbers), weight
+        self.plans = [make(number) for number in self.numbers]
+        self.table = self.plans[0].table
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return len(self.plans[0])
+
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one epoch, of which all shards have their part."""
+        seed = int(rng.integers(2**63))
+        walks = [
+            plan.epoch(np.random.default_rng([seed, number]))
+            for number, plan in zip(self.numbers, self.plans, strict=True)
+        ]
+        keys = np.random.default_rng(seed)
+        for parts in zip(*walks, strict=True):
+            yield _joined(parts, self.weight, int(keys.integers(2**63)))
+
+
+def _joined(parts: Sequence[Batch], weight: float, key: int) -> Batch:
+    """One batch of several that have no output in common and the same weight of cells."""
+    before = np.cumsum([0, *(len(part.outputs) for part in parts)])
+    return Batch(
+        x=np.concatenate([part.x for part in parts]),
+        outputs=np.concatenate([part.outputs for part in parts]),
+        column=np.concatenate([part.column + first for part, first in zip(parts, before, strict=False)]),
+        row=np.concatenate([part.row for part in parts]),
+        y=np.concatenate([part.y for part in parts]),
+        cell_weight=weight * parts[0].cell_weight,
+        output_weight=weight * np.concatenate([part.output_weight for part in parts]),
+        exposure=_joined_or_none([part.exposure for part in parts]),
+        noise=_joined_or_none([part.noise for part in parts]),
+        key=key,
+    )
+
+
+def _joined_or_none(parts: Sequence[FloatArray | None]) -> FloatArray | None:
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None

@@ -1,7 +1,5 @@
 """A table whose outputs have inputs of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -10,8 +8,6 @@ from scipy import sparse
 from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, FloatArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError
-
-__all__ = ["Cells"]
 
 # A list of cells takes about as much memory as a grid with this many cells for each of them.
 GRID_CELLS = 4
@@ -66,19 +62,15 @@ class Cells(Table):
 
     @property
     def num_observed(self) -> int:
-        """Number of observed cells."""
         return len(self.y)
 
     def count_per_output(self) -> IntArray:
-        """Return the number of observed cells of every output, shape (p,)."""
         return np.bincount(self.output, minlength=self.num_outputs).astype(np.int64)
 
     def count_per_input(self) -> IntArray:
-        """Return the number of observed cells of every input row, which is one, shape (n,)."""
         return np.ones(self.num_inputs, dtype=np.int64)
 
     def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
-        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
         deviation = ((self.y - center[self.output]) / unit) ** power
         return np.bincount(self.output, weights=deviation, minlength=self.num_outputs).astype(np.float64)
 
@@ -87,24 +79,19 @@ class Cells(Table):
         return np.arange(len(self.y), dtype=np.int64)
 
     def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input row, output and value of the cells at some places, each of shape (b,)."""
         return places.astype(np.int64), self.output[places], self.y[places]
 
     def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
-        """Return the known variance of the noise of some cells, None where nothing is known of it."""
         return None if self.y_std is None else np.square(self.y_std[row])
 
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
-        """Return input rows and values of the observed cells of one output."""
         row = np.flatnonzero(self.output == output)
         return row, self.y[row]
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input rows, outputs and values of at most `size` observed cells drawn at random."""
         return self.cells(rng.choice(len(self.y), min(size, len(self.y)), replace=False))
 
     def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
-        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
         for begin in range(0, len(self.y), max_cells):
             yield self.cells(np.arange(begin, min(begin + max_cells, len(self.y))))
 
@@ -120,17 +107,15 @@ class Cells(Table):
         """How many numbers a copy of the values takes."""
         return len(self.y)
 
-    def with_values(self, values: FloatArray) -> Cells:
-        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+    def with_values(self, values: FloatArray) -> "Cells":
         return Cells(self.X, self.output, values, self.output_names, feature_names=self.feature_names)
 
-    def with_inputs(self, X: FloatArray) -> Cells:
-        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+    def with_inputs(self, X: FloatArray) -> "Cells":
         new = Cells(X, self.output, self.y, self.output_names)
         new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
         return new
 
-    def take(self, rows: IntArray) -> Cells:
+    def take(self, rows: IntArray) -> "Cells":
         """Return a copy of the table at some of its input rows, which are its cells."""
         names = {"feature_names": self.feature_names}
         part = Cells(self.X[rows], self.output[rows], self.y[rows], self.output_names, **names)
@@ -139,12 +124,10 @@ class Cells(Table):
         return part
 
     def sum_by_output(self, values: FloatArray) -> FloatArray:
-        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
         p = self.num_outputs
         return np.stack([np.bincount(self.output, column, p) for column in values.T], axis=1)
 
     def cross_products(self, center: FloatArray, scale: FloatArray) -> FloatArray:
-        """Return Σ (y - center)(y' - center') / scale scale' of any two outputs over inputs that they share, (p, p)."""
         X, row = np.unique(self.X, axis=0, return_inverse=True)
         deviation = (self.y - center[self.output]) / scale[self.output]
         columns = sparse.csr_array((deviation, (row.reshape(-1), self.output)), shape=(len(X), self.num_outputs))

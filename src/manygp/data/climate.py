@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from manygp.errors import SettingError
 
-__all__ = ["Stations", "make_climate"]
-
 _Array = NDArray[np.float64]
 
 # The region, in degrees; about 3,300 km from west to east and 2,900 km from south to north.
@@ -76,11 +74,7 @@ class _Land:
 
 
 def make_climate(
-    num_stations: int = 2000,
-    num_months: int = 36,
-    missing: float = 0.3,
-    noise: float = 0.3,
-    random_state: int = 0,
+    num_stations: int = 2000, num_months: int = 36, missing: float = 0.3, noise: float = 0.3, random_state: int = 0
 ) -> Stations:
     """Generate a climate-like table with gaps.
 

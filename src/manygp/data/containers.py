@@ -1,7 +1,5 @@
 """The way back: numbers of a prediction in the container that the fit was given, with its labels and attributes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -15,8 +13,6 @@ from manygp.data.fields import as_dataset, input_names, output_labels
 from manygp.data.numbers import EPOCH, is_dataarray, like_native
 from manygp.data.table import FloatArray
 from manygp.extras import need
-
-__all__ = ["attributes_of", "container_of", "in_container", "known_inputs", "output_columns", "row_index"]
 
 # Libraries of frames other than pandas, which come in and go out through narwhals.
 OTHER_FRAMES = ("cudf", "modin", "polars", "pyarrow")
@@ -46,15 +42,7 @@ def _plain(value: Any) -> Any:
 
 
 def known_inputs(inputs: FloatArray, axes: Axes) -> pd.DataFrame:
-    """Return numbers that were inputs of a fit as the user knows them: by name, dates as dates.
-
-    Parameters
-    ----------
-    inputs
-        Inputs, shape (n, d), dates and time spans in days.
-    axes
-        Labels of the fit.
-    """
+    """Return inputs of a fit, shape (n, d), as the user knows them: by name, days as dates or time spans."""
     kinds = axes.kinds if len(axes.kinds) == inputs.shape[1] else ("numbers",) * inputs.shape[1]
     names = axes.inputs if len(axes.inputs) == inputs.shape[1] else range(inputs.shape[1])
     columns = {name: _of_kind(inputs[:, i], kind) for i, (name, kind) in enumerate(zip(names, kinds, strict=True))}
@@ -79,15 +67,7 @@ def _of_kind(days: FloatArray, kind: str) -> Any:
 
 
 def row_index(X: Any, rows: pd.DataFrame) -> pd.Index:
-    """Return the index of a frame of predictions: that of a frame of inputs, else the inputs themselves.
-
-    Parameters
-    ----------
-    X
-        Inputs as they were given; None for those of the fit.
-    rows
-        The same with their names, see `labelled_inputs`.
-    """
+    """Return the index of a frame of predictions: that of a frame of inputs X, else the labelled inputs themselves."""
     if isinstance(X, pd.DataFrame) or not isinstance(rows.index, pd.RangeIndex):
         return rows.index
     names = [None if isinstance(name, int) else name for name in rows.columns]
@@ -107,20 +87,8 @@ def in_container(
 ) -> Any:
     """Return numbers of inputs times outputs, shape (n, p), in a container.
 
-    Parameters
-    ----------
-    values
-        The numbers; those of a list of cells, shape (c,), become a long frame or have the one dimension "cell".
-    X, rows
-        Inputs as given and as the user knows them.
-    names
-        Names of the outputs.
-    axes
-        Labels of the fit.
-    container
-        "numpy", "pandas", "xarray" or another library of frames.
-    is_flat
-        Whether the fit was given one output without an axis for it.
+    Those of a list of cells, shape (c,), become a long frame or have the one dimension "cell". Inputs are X as given,
+    and `rows` as the user knows them; `is_flat` says that the fit was given one output without an axis for it.
     """
     if container == "numpy":
         return values[:, 0] if is_flat else values

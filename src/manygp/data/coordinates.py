@@ -1,7 +1,5 @@
 """Numbers that describe outputs: coordinates of stations, embeddings of genes, means of a prior."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,24 +11,16 @@ from manygp.data.numbers import as_numbers, is_dataarray
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 
-__all__ = ["COORDINATE_SYSTEMS", "CoordinateMap", "Coordinates", "coordinates_of", "describe_outputs", "place_outputs"]
-
 COORDINATE_SYSTEMS = ("auto", "flat", "sphere")
 _LATITUDES, _LONGITUDES = ("lat", "latitude"), ("lon", "long", "lng", "longitude")
 
 
 def describe_outputs(given: Any, output_names: Sequence[Hashable] | int, name: str) -> FloatArray:
-    """Return a table with a row of numbers for every output, shape (p, c).
+    """Return a table with a row of numbers for every output, shape (p, c); `name` is what an error calls it.
 
-    Parameters
-    ----------
-    given
-        Rows in the order of the outputs, or a data frame whose index holds output names, in any order and with others
-        among them; "names" where the output names are such rows themselves, as those of an xarray field.
-    output_names
-        Names of the outputs, or how many there are where they have no names yet.
-    name
-        What to call the table in an error.
+    Given are rows in the order of the outputs, or a data frame whose index holds output names, in any order and with
+    others among them; "names" where output names are such rows themselves, as those of an xarray field. Outputs that
+    have no names yet are a number.
     """
     names = None if isinstance(output_names, int) else list(output_names)
     count = output_names if isinstance(output_names, int) else len(output_names)
@@ -72,13 +62,8 @@ def _in_order(frame: pd.DataFrame, names: list[Hashable]) -> pd.DataFrame:
 def coordinates_of(field: Any, output_names: Sequence[Hashable]) -> pd.DataFrame:
     """Return where the outputs of a DataArray are by its own coordinates, a row for each output by name.
 
-    Parameters
-    ----------
-    field
-        A DataArray: every dimension but the first is a coordinate; of a single one, the coordinates along it that are
-        numbers, such as the latitudes and longitudes of stations.
-    output_names
-        Names of the outputs in order.
+    Every dimension but the first is a coordinate; of a single one, the coordinates along it that are numbers, such as
+    the latitudes and longitudes of stations.
     """
     if not is_dataarray(field) or field.ndim < 2:
         raise DataError(
@@ -105,7 +90,7 @@ class Coordinates:
     """Where outputs are: the features of every output, shape (p, f), and the map that made them."""
 
     features: FloatArray
-    map: CoordinateMap
+    map: "CoordinateMap"
 
     def numbers(self) -> dict[str, Any]:
         """The map as plain numbers."""
@@ -118,21 +103,16 @@ class CoordinateMap:
 
     On the sphere, latitude and longitude in degrees become a unit vector, so that the date line and the poles are
     places like any other; every further column, and every column of flat coordinates, is standardised.
-
-    Parameters
-    ----------
-    sphere
-        Columns of latitude and longitude, or None.
-    center, scale
-        Of the other columns, in order.
     """
 
+    #: Columns of latitude and longitude, or None.
     sphere: tuple[int, int] | None
+    #: Of the other columns, in order.
     center: FloatArray
     scale: FloatArray
 
     @classmethod
-    def fit(cls, coordinates: FloatArray, system: str, columns: Sequence[Hashable] | None = None) -> CoordinateMap:
+    def fit(cls, coordinates: FloatArray, system: str, columns: Sequence[Hashable] | None = None) -> "CoordinateMap":
         """Learn the map from the coordinates of all outputs; "auto" looks for columns called lat and lon."""
         sphere = (0, 1) if system == "sphere" else None
         if columns is not None and system != "flat":
@@ -168,7 +148,7 @@ class CoordinateMap:
         return {"sphere": sphere, "center": self.center.tolist(), "scale": self.scale.tolist()}
 
     @classmethod
-    def from_numbers(cls, numbers: dict[str, Any]) -> CoordinateMap:
+    def from_numbers(cls, numbers: dict[str, Any]) -> "CoordinateMap":
         """Rebuild a map from what `numbers` returned."""
         sphere = None if numbers["sphere"] is None else (int(numbers["sphere"][0]), int(numbers["sphere"][1]))
         center, scale = (np.asarray(numbers[name], dtype=np.float64) for name in ("center", "scale"))

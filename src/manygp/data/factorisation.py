@@ -1,7 +1,5 @@
 """Masked low-rank factorisation of a grid: the honest rival of every model here, and their starting point."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,19 +11,6 @@ from manygp.data.scaling import Scaling
 from manygp.data.splits import pattern_split
 from manygp.data.table import BoolArray, FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
-
-__all__ = [
-    "Factorisation",
-    "RankChoice",
-    "best_rank",
-    "canonical",
-    "choose_rank",
-    "completed_scaling",
-    "factorise",
-    "factorise_path",
-    "is_flat",
-    "thinned",
-]
 
 # Cells that a factorisation is fitted to before it is polished on all of them.
 SAMPLE_CELLS = 1_500_000
@@ -269,9 +254,7 @@ def completed_scaling(table: Table, scaling: Scaling, factorisation: Factorisati
         center = center + total / grid.num_inputs
     spread = np.sqrt(squares / grid.num_inputs)
     return replace(
-        scaling,
-        y_center=scaling.unscale_mean(center),
-        y_scale=np.where(spread > 1e-6, spread, 1.0) * scaling.y_scale,
+        scaling, y_center=scaling.unscale_mean(center), y_scale=np.where(spread > 1e-6, spread, 1.0) * scaling.y_scale
     )
 
 
@@ -362,18 +345,8 @@ def canonical(
 ) -> Factorisation:
     """Return rows (n, 1 + k), the mean over outputs first, and loadings (p, k) in the coordinates of `Factorisation`.
 
-    Parameters
-    ----------
-    rows, loadings
-        Any y_np ≈ rows_n0 + Σ_k rows_nk loadings_pk.
-    rank
-        Number of factors to return, of which those beyond k are 0.
-    observed
-        Which outputs were observed, shape (p,).
-    noise
-        Variance of what is left unexplained.
-    least
-        Singular values that are far below it count as 0.
+    They come from any y_np ≈ rows_n0 + Σ_k rows_nk loadings_pk, with the variance `noise` of what is left unexplained.
+    Factors beyond k are 0, and singular values that are far below `least` count as 0.
     """
     mean = loadings[observed].mean(axis=0)
     v = np.where(observed[:, None], loadings - mean, 0.0)

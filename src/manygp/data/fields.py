@@ -1,7 +1,5 @@
 """Numbers of inputs times outputs as an xarray Dataset, over the dimensions that the user knows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,26 +12,13 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.extras import need
 
-__all__ = ["as_dataset", "input_names", "output_labels", "storable"]
-
 
 def as_dataset(values: Mapping[str, FloatArray], rows: pd.DataFrame, names: Sequence[Hashable], axes: Axes) -> Any:
-    """Return an xarray Dataset with a variable for each array.
+    """Return an xarray Dataset with a variable for each array: of inputs times outputs (n, p), or a list of cells (c,).
 
     Outputs that were a field have its dimensions again, NaN where an output of the field is not among them. A list of
-    cells has the one dimension "cell", with inputs and outputs as coordinates.
-
-    Parameters
-    ----------
-    values
-        Arrays of inputs times outputs (n, p), or of a list of cells (c,); of numpy or, with all outputs in a block,
-        of dask.
-    rows
-        Inputs as the user knows them, one row for each row of the arrays.
-    names
-        Name of each column, or of the output of each cell.
-    axes
-        Labels of the fit.
+    cells has the one dimension "cell", with inputs and outputs as coordinates. Arrays are of numpy or, with all outputs
+    in a block, of dask; names are those of the columns, or of the output of each cell.
     """
     xarray = need("xarray", "xarray", "to_xarray")
     labels = output_labels(names, axes)

@@ -7,8 +7,6 @@ optionally `mask`, `output_names` and `feature_names`, or `x`, `outputs` and `y`
 `test/test_mask`, and may hold more.
 """
 
-from __future__ import annotations
-
 import ctypes
 import datetime
 import glob
@@ -26,26 +24,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from manygp.data.archives import read_hdf5, read_npz
 from manygp.data.frames import with_levels
 from manygp.data.labels import input_frame
-from manygp.data.stores import FIELD_SUFFIXES, read_field
+from manygp.data.stores import FIELD_SUFFIXES, read_field, read_hdf5, read_npz
 from manygp.errors import DataError
 from manygp.extras import need
-
-__all__ = [
-    "HDF5_SUFFIXES",
-    "READABLE",
-    "existing",
-    "frame_inputs",
-    "named_inputs",
-    "read_frame",
-    "read_inputs",
-    "sync",
-    "unknown_format",
-    "write_file",
-    "write_frame",
-]
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 # Seconds for which a folder that was made beside a file may not be held yet.
@@ -107,17 +90,10 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file, or a folder that is one to users, whole or not at all.
+    """Write a file, or a folder that is one to users, whole or not at all; what is there already survives a failure.
 
     It is written in a folder beside its place, and then put there in one step. What a process that was killed has left
     of such a folder goes with the next file of the same name.
-
-    Parameters
-    ----------
-    path
-        Where to; what is there already survives a failure.
-    write
-        What writes to a given place beside it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

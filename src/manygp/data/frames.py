@@ -1,7 +1,5 @@
 """Frames by the names of their columns: which hold inputs, which name outputs, which are values."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -9,8 +7,6 @@ import pandas as pd
 
 from manygp.data.numbers import as_pandas
 from manygp.errors import DataError
-
-__all__ = ["as_list", "check_columns", "chosen_inputs", "long_parts", "with_levels"]
 
 
 def long_parts(
@@ -21,18 +17,9 @@ def long_parts(
     exposure: Hashable | None = None,
     name: str = "The frame",
 ) -> tuple[pd.DataFrame, pd.Series, pd.Series, pd.Series | None]:
-    """Return inputs, outputs, values and exposures of a frame with one observation in each row.
+    """Return inputs, outputs, values and exposures of a frame with one observation in each row, by their columns.
 
-    Parameters
-    ----------
-    frame
-        A frame of pandas or another library.
-    inputs
-        Columns of the inputs, or the one that holds them; by default all others.
-    output, value, exposure
-        Columns of outputs and values, and of exposures if there are any.
-    name
-        What to call the frame in an error.
+    Inputs are all other columns by default; `name` is what an error calls the frame.
     """
     held = as_pandas(frame)
     if not isinstance(held, pd.DataFrame):
@@ -45,15 +32,7 @@ def long_parts(
 
 
 def chosen_inputs(frame: pd.DataFrame, inputs: Sequence[Hashable] | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the columns of a frame that are inputs, and the others.
-
-    Parameters
-    ----------
-    frame
-        A frame with a column for each input and each output.
-    inputs
-        Names of the inputs; None, from a library whose frames have no index, is refused.
-    """
+    """Return the columns of a frame that are inputs, and the others; None, where frames have no index, is refused."""
     if inputs is None:
         raise DataError(
             "X is None and frames of this library have no index to take inputs from; name the columns that hold them, "

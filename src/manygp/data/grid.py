@@ -1,7 +1,5 @@
 """A table whose outputs share their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -13,8 +11,6 @@ from manygp.data.stored import Stored
 from manygp.data.table import CHUNK_CELLS, BoolArray, FloatArray, IntArray, PlaceArray, Table
 from manygp.data.tiles import Side, ahead, sides
 from manygp.errors import DataError
-
-__all__ = ["Grid"]
 
 # Cells of a block of rows that are read at once, however many a chunk should have; and cells of a part of a stored grid
 # that stands for all of it.
@@ -67,7 +63,6 @@ class Grid(Table):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the values are not in memory, nor would be."""
         return isinstance(self.Y, Stored)
 
     def row_chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[slice]:
@@ -130,19 +125,15 @@ class Grid(Table):
 
     @property
     def num_observed(self) -> int:
-        """Number of observed cells."""
         return int(self._counts[1].sum())
 
     def count_per_input(self) -> IntArray:
-        """Return the number of observed cells of every input row, shape (n,)."""
         return self._counts[0].copy()
 
     def count_per_output(self) -> IntArray:
-        """Return the number of observed cells of every output, shape (p,)."""
         return self._counts[1].copy()
 
     def power_sums(self, power: int, center: FloatArray, unit: float = 1.0) -> FloatArray:
-        """Return Σ ((y - center) / unit)ᵖᵒʷᵉʳ over the observed cells of every output, shape (p,)."""
         total = np.zeros(self.num_outputs)
         for rows in self.row_chunks():
             values = self.values(rows)
@@ -164,25 +155,21 @@ class Grid(Table):
         return places
 
     def cells(self, places: PlaceArray) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input row, output and value of the cells at some places, each of shape (b,)."""
         self.check_in_memory()
         row, output = np.divmod(places.astype(np.int64), self.num_outputs)
         return row, output, np.asarray(self.Y[row, output], dtype=np.float64)
 
     def known_variance(self, row: IntArray, output: IntArray) -> FloatArray | None:
-        """Return the known variance of the noise of some cells, None where nothing is known of it."""
         if self.y_std is None:
             return None
         return np.square(np.broadcast_to(self.y_std, (self.num_inputs, self.num_outputs))[row, output])
 
     def column(self, output: int) -> tuple[IntArray, FloatArray]:
-        """Return input rows and values of the observed cells of one output."""
         y = self.block(np.arange(self.num_inputs), np.array([output]))[:, 0]
         row = np.flatnonzero(~np.isnan(y))
         return row, y[row]
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return input rows, outputs and values of about `size` observed cells drawn at random."""
         if self.is_stored:
             at = self._some_rows(_LEAST_STRETCHES * self.num_outputs, rng)
             row, output, y = self.take(at).sample(size, rng)
@@ -215,7 +202,6 @@ class Grid(Table):
         return np.concatenate(rows), np.concatenate(outputs)
 
     def chunks(self, max_cells: int = CHUNK_CELLS) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
-        """Yield input rows, outputs and values of all observed cells in the order of `places`, some at a time."""
         for rows in self.row_chunks(max_cells):
             values = self.values(rows)
             row, output = np.nonzero(self._seen(values, rows))
@@ -233,7 +219,6 @@ class Grid(Table):
             yield values[present]
 
     def output_chunks(self, max_cells: int) -> Iterator[tuple[slice, IntArray, IntArray, FloatArray]]:
-        """Yield some successive outputs at a time; rows, outputs (counted from the first) and values of their cells."""
         rows, width = np.arange(self.num_inputs), max(1, max_cells // self.num_inputs)
         # A sparse array by rows would be walked through for every few outputs.
         columns = self.Y.tocsc() if sparse.issparse(self.Y) and self.mask is None else None
@@ -246,17 +231,14 @@ class Grid(Table):
 
     @property
     def size(self) -> int:
-        """How many numbers a copy of the values takes, gaps included."""
         return self.num_inputs * self.num_outputs
 
-    def with_values(self, values: FloatArray) -> Grid:
-        """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
+    def with_values(self, values: FloatArray) -> "Grid":
         Y = np.full(self.num_inputs * self.num_outputs, np.nan)
         Y[self.places()] = values
         return Grid(self.X, Y.reshape(self.num_inputs, -1), self.output_names, feature_names=self.feature_names)
 
-    def with_inputs(self, X: FloatArray) -> Grid:
-        """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
+    def with_inputs(self, X: FloatArray) -> "Grid":
         new = Grid(X, self.Y, self.output_names, mask=self.mask)
         new.exposure, new.y_std, new.coordinates, new.axes = self.exposure, self.y_std, self.coordinates, self.axes
         return new
@@ -277,7 +259,7 @@ class Grid(Table):
         n, p = self.num_inputs, self.num_outputs
         return sides((n, p), self.Y.block) if isinstance(self.Y, Stored) else (Side(n, n, 1), Side(p, p, 1))
 
-    def tiles(self, parts: Iterable[tuple[IntArray, IntArray]]) -> Iterator[tuple[IntArray, IntArray, Grid]]:
+    def tiles(self, parts: Iterable[tuple[IntArray, IntArray]]) -> "Iterator[tuple[IntArray, IntArray, Grid]]":
         """Yield parts at some rows and outputs, in memory; the next one is read while the last one is used.
 
         Parameters
@@ -290,8 +272,7 @@ class Grid(Table):
         Y = self.Y
         return ahead(lambda part: (*part, Grid(self.X[part[0]], Y.gather(*part))), parts)
 
-    def in_memory(self, rng: np.random.Generator) -> Grid:
-        """Return the table itself, or a part of it at random rows if it is stored."""
+    def in_memory(self, rng: np.random.Generator) -> "Grid":
         if not self.is_stored:
             return self
         part = self.take(self._some_rows(_PART_CELLS, rng))
@@ -316,8 +297,7 @@ class Grid(Table):
                 "elsewhere; take some rows with take(rows), or read the values first."
             )
 
-    def take(self, rows: IntArray) -> Grid:
-        """Return a copy of the table at some of its input rows."""
+    def take(self, rows: IntArray) -> "Grid":
         Y = self.block(rows, np.arange(self.num_outputs))
         part = Grid(self.X[rows], Y, self.output_names, feature_names=self.feature_names)
         part.exposure = None if self.exposure is None else self.exposure[rows]
@@ -325,14 +305,12 @@ class Grid(Table):
         return part
 
     def sum_by_output(self, values: FloatArray) -> FloatArray:
-        """Return Σ values_n over the input rows n at which an output was observed, shape (p, k) for values (n, k)."""
         total = np.zeros((self.num_outputs, values.shape[1]))
         for rows in self.row_chunks():
             total += self.observed(rows).T.astype(np.float64) @ values[rows]
         return total
 
     def cross_products(self, center: FloatArray, scale: FloatArray) -> FloatArray:
-        """Return Σ (y - center)(y' - center') / scale scale' of any two outputs over inputs that they share, (p, p)."""
         total = np.zeros((self.num_outputs, self.num_outputs))
         for rows in self.row_chunks():
             values = self.values(rows)
@@ -340,11 +318,11 @@ class Grid(Table):
             total += deviation.T @ deviation
         return total
 
-    def compact(self) -> Grid:
+    def compact(self) -> "Grid":
         """Return the table itself: a list of its cells would hardly be smaller."""
         return self
 
-    def to_grid(self) -> Grid:
+    def to_grid(self) -> "Grid":
         """Return the table itself."""
         return self
 

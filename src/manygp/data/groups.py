@@ -5,8 +5,6 @@ coordinates in which close means correlated; the tree of median cuts behind the 
 among them, take memory and time that are linear in the cells but for logarithms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,24 +4,20 @@ A table is numbers; this is what predictions need to come back in the container 
 counts rows, pandas' default, is no label.
 """
 
-from __future__ import annotations
-
 import datetime
+import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from manygp.data.annotated import annotated_inputs, is_annotated
 from manygp.data.axes import Axes
 from manygp.data.containers import attributes_of
 from manygp.data.names import given_names
 from manygp.data.numbers import as_numbers, as_pandas, is_dataarray, kind_of
 from manygp.data.table import FloatArray, Table
 from manygp.errors import DataError
-
-__all__ = ["aligned_mask", "as_dates", "axes_of", "check_labels", "check_rows", "input_frame", "labelled_inputs"]
 
 # Kinds of dates that agree wherever one of two is in UTC.
 _COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
@@ -30,12 +26,8 @@ _COMMON_DATES = {"dates", "dates in UTC", "dates of a time zone"}
 def input_frame(X: Any) -> Any:
     """Return inputs that have labels as a frame, one column for each input; anything else as it is.
 
-    Columns without a name are numbered. The frame's index holds labels of rows that are no inputs.
-
-    Parameters
-    ----------
-    X
-        Inputs in any container; the levels of a MultiIndex become columns, and a table gives its inputs.
+    Columns without a name are numbered, levels of a MultiIndex are columns, and a table gives its inputs. The frame's
+    index holds labels of rows that are no inputs.
     """
     X = as_pandas(X)
     if isinstance(X, Table):
@@ -79,17 +71,7 @@ def _check_level(level: pd.Index) -> None:
 
 
 def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
-    """Return the inputs of a prediction as the user knows them: by name, dates as dates, rows with their labels.
-
-    Parameters
-    ----------
-    X
-        Inputs as they were given.
-    inputs
-        The same as numbers, shape (n, d).
-    axes
-        Labels of the fit, for inputs that have no names now.
-    """
+    """Return inputs, shape (n, d), as the user knows X: by name, now or in the fit, dates as dates, rows labelled."""
     frame = input_frame(X)
     if not isinstance(frame, pd.DataFrame):
         is_dated = isinstance(X, np.ndarray) and X.dtype.kind in "mM"
@@ -100,15 +82,9 @@ def labelled_inputs(X: Any, inputs: FloatArray, axes: Axes) -> pd.DataFrame:
 
 
 def as_dates(X: Any, axes: Axes) -> Any:
-    """Return texts and times among inputs as dates where the fit had dates; anything else as it is.
+    """Return texts, in ISO 8601, and times among inputs as dates where the fit had dates; anything else as it is.
 
-    Parameters
-    ----------
-    X
-        Inputs of a prediction: one time, several in a list or array, or a frame with a column of them; as text, in
-        ISO 8601.
-    axes
-        Labels of the fit.
+    These may be one time, several in a list or array, or a frame with a column of them.
     """
     X = as_pandas(X)
     if isinstance(X, pd.DataFrame) and len(axes.kinds) == X.shape[1]:
@@ -180,15 +156,7 @@ def _input_kinds(X: Any) -> tuple[str, ...]:
 
 
 def axes_of(X: Any, Y: Any = None) -> Axes:
-    """Return the labels of inputs and outputs that survive a fit.
-
-    Parameters
-    ----------
-    X
-        Inputs in any container.
-    Y
-        Values in any container; None where the outputs have names of their own.
-    """
+    """Return the labels of inputs and outputs that survive a fit; without Y, outputs have names of their own."""
     frame = input_frame(X)
     names = list(frame.columns) if isinstance(frame, pd.DataFrame) else []
     inputs = () if names == list(range(len(names))) else tuple(map(str, names))
@@ -221,15 +189,7 @@ def _stacked(index: pd.MultiIndex, dimension: str) -> Axes:
 
 
 def check_rows(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> None:
-    """Refuse two containers whose rows say that they do not go together.
-
-    Parameters
-    ----------
-    X, Y
-        Inputs and values, or any two containers with a row for each observation.
-    names
-        What to call them in an error.
-    """
+    """Refuse two containers whose rows say that they do not go together; `names` are for the error."""
     first, second = names
     if is_dataarray(X) and is_dataarray(Y) and X.ndim and Y.ndim and X.dims[0] in Y.dims[1:]:
         raise DataError(
@@ -255,15 +215,7 @@ def _row_labels(value: Any) -> pd.Index | None:
 
 
 def aligned_mask(mask: Any, Y: Any) -> Any:
-    """Return a mask with its rows, columns or dimensions in the order of Y, where both have labels.
-
-    Parameters
-    ----------
-    mask
-        The mask in any container.
-    Y
-        Values in any container.
-    """
+    """Return a mask with its rows, columns or dimensions in the order of Y, where both have labels."""
     if is_dataarray(mask) and is_dataarray(Y):
         if set(mask.dims) != set(Y.dims):
             raise DataError(f"The mask has the dimensions {mask.dims} and Y has {Y.dims}; give the mask those of Y.")
@@ -288,3 +240,37 @@ def _order(given: pd.Index, wanted: pd.Index, what: str) -> Any:
         return slice(None)
     missing = wanted[int(np.argmin(found))]
     raise DataError(f"The mask has other {what} than Y, without {missing!r}; give it those of Y, in any order.")
+
+
+# Where places of observations are kept by custom.
+PLACES = "spatial"
+
+
+def is_annotated(value: object) -> bool:
+    """Return whether a value is an AnnData."""
+    anndata = sys.modules.get("anndata")
+    return anndata is not None and isinstance(value, anndata.AnnData)
+
+
+def annotated_inputs(data: Any) -> Any:
+    """Return the places of the observations, shape (n, d)."""
+    if PLACES not in data.obsm:
+        known = ", ".join(repr(key) for key in data.obsm) or "nothing"
+        raise DataError(
+            f"The AnnData has no obsm[{PLACES!r}] to take inputs from (obsm holds {known}); put them there, or pass "
+            "inputs, values and output_names one by one."
+        )
+    return data.obsm[PLACES]
+
+
+def annotated_values(data: Any, layer: str | None) -> Any:
+    """Return the values of a layer, or of `X`, shape (n, p), sparse if they are."""
+    if layer is not None and layer not in data.layers:
+        known = ", ".join(repr(key) for key in data.layers) or "none"
+        raise DataError(f"The AnnData has no layer {layer!r} (it has {known}); name one of them, or none for X.")
+    values = data.X if layer is None else data.layers[layer]
+    if values is None:
+        raise DataError("The AnnData has no X; name the layer that holds the values with layer=.")
+    # Of a file that is open in the background, rows can be read one by one if they are together.
+    is_backed = type(values).__module__.startswith("anndata")
+    return values[:] if is_backed and getattr(values, "format", "") != "csr" else values

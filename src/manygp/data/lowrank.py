@@ -10,8 +10,6 @@ finds the directions, and then integrated out as well, which switches off those 
 Doing the latter from the start would switch off directions before they had a chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +17,6 @@ from functools import lru_cache
 import numpy as np
 
 from manygp.data.table import FloatArray, IntArray
-
-__all__ = ["Block", "State", "converge", "grow", "start", "step"]
 
 # Rows or outputs whose small systems are solved at once; bounds the memory of a half-step.
 SOLVE_CHUNK = 20_000
@@ -143,18 +139,10 @@ def converge(state: State, blocks: Iterable[Block], max_steps: int, tolerance: f
 
 
 def step(state: State, blocks: Iterable[Block], integrate_both: bool, update_rows: bool = True) -> None:
-    """Update rows, priors, noise and outputs in one pass over the data.
+    """Update rows, priors, noise and outputs of a state in one pass over the data.
 
-    Parameters
-    ----------
-    state
-        Changed in place.
-    blocks
-        The data; read once.
-    integrate_both
-        Whether the shorter side has a posterior too, or is a parameter.
-    update_rows
-        False keeps the rows and learns the outputs alone, for outputs that were not there before.
+    `integrate_both` gives the shorter side a posterior too, otherwise it is a parameter; `update_rows=False` learns the
+    outputs alone, for outputs that were not there before.
     """
     k, rank = state.rank + 1, state.rank
     row_cov, output_cov = (integrate_both or not state.wide), (integrate_both or state.wide)

@@ -1,7 +1,5 @@
 """Names of outputs: what may be one, and which output a name or a number stands for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -12,19 +10,11 @@ import pandas as pd
 
 from manygp.errors import DataError
 
-__all__ = ["as_positions", "checked_names", "find_outputs", "given_names", "label_cells", "match_names"]
-
 
 def find_outputs(names: Sequence[Hashable], outputs: Any = None) -> npt.NDArray[np.int64]:
-    """Return the positions of outputs given by name or position, shape (k,).
+    """Return the positions of outputs given by name or position, one or several, shape (k,); all of them for None.
 
-    Parameters
-    ----------
-    names
-        All output names in order.
-    outputs
-        One name or a sequence of names; an integer that is no name is a position, unless names are numbers of
-        another order; None means all.
+    An integer that is no name is a position, unless names are numbers of another order.
     """
     if _is_scalar(outputs):
         outputs = outputs[()]

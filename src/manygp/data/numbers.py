@@ -1,7 +1,5 @@
 """From anything array-like to float64 numbers, or one sentence on why that cannot be."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any
@@ -11,8 +9,6 @@ import pandas as pd
 
 from manygp.data.table import FloatArray
 from manygp.errors import DataError
-
-__all__ = ["DataTypeError", "as_numbers", "as_pandas", "is_dataarray", "is_dataset", "kind_of", "like_native"]
 
 EPOCH = np.datetime64("1970-01-01", "D")
 
@@ -81,19 +77,11 @@ def kind_of(values: Any) -> str:
 
 
 def as_numbers(value: Any, name: str, *, allow_dates: bool = True) -> FloatArray:
-    """Return any array-like as float64, by reference when it is float64 already.
+    """Return any array-like as float64, by reference when it is float64 already; `name` is for errors.
 
-    Datetimes become days since 1970 and time spans become days, so that a time axis is the same number
-    whichever container it comes from. Dates of other calendars count the days of their own.
-
-    Parameters
-    ----------
-    value
-        A list, array, tensor, Series, Index, DataFrame or DataArray.
-    name
-        What to call it in an error.
-    allow_dates
-        Whether dates are welcome, as among inputs; outputs are numbers.
+    Datetimes become days since 1970 and time spans become days, so that a time axis is the same number whichever
+    container it comes from. Dates of other calendars count the days of their own. Among outputs, which are numbers,
+    dates are not allowed.
     """
     value = as_pandas(value)
     if isinstance(value, pd.DataFrame):

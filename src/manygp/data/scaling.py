@@ -1,7 +1,5 @@
 """Centre and scale of inputs and outputs, and the way back to the user's units."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +10,6 @@ import numpy as np
 from manygp.data.seasons import with_circles
 from manygp.data.table import FloatArray, IntArray, Table
 from manygp.errors import DataError, SettingError
-
-__all__ = ["OutputScale", "Scaling"]
 
 OutputScale = Literal["output", "global", "none"]
 
@@ -46,7 +42,7 @@ class Scaling:
     seasons: FloatArray | None = None
 
     @classmethod
-    def fit(cls, table: Table, inputs: bool = True, outputs: OutputScale = "output") -> Scaling:
+    def fit(cls, table: Table, inputs: bool = True, outputs: OutputScale = "output") -> "Scaling":
         """Estimate a scaling from the observed cells.
 
         Parameters
@@ -80,7 +76,7 @@ class Scaling:
         """Number of outputs."""
         return len(self.y_center)
 
-    def pick(self, outputs: IntArray) -> Scaling:
+    def pick(self, outputs: IntArray) -> "Scaling":
         """Return the scaling of some of the outputs."""
         return replace(self, y_center=self.y_center[outputs], y_scale=self.y_scale[outputs])
 
@@ -122,7 +118,7 @@ class Scaling:
         } | ({} if self.seasons is None else {"seasons": self.seasons})
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> Scaling:
+    def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "Scaling":
         """Rebuild a scaling from what `arrays` returned."""
         names = ("x_center", "x_scale", "y_center", "y_scale", "seasons")
         return cls(**{name: np.asarray(arrays[name], dtype=np.float64) for name in names if name in arrays})

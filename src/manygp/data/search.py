@@ -1,7 +1,5 @@
 """Observed cells that may tell about others: the search that comes before a model ranks them."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors

@@ -8,8 +8,6 @@ from manygp.data.axes import Axes
 from manygp.data.table import FloatArray, Table
 from manygp.errors import SettingError
 
-__all__ = ["PERIODS", "find_seasons", "with_circles"]
-
 #: Periods of dates by name, in days.
 PERIODS = {"hour": 1.0 / 24.0, "day": 1.0, "week": 7.0, "year": 365.2425}
 
@@ -17,12 +15,7 @@ PERIODS = {"hour": 1.0 / 24.0, "day": 1.0, "week": 7.0, "year": 365.2425}
 def find_seasons(seasons: Sequence[tuple[float | str, int | str | None]], table: Table) -> FloatArray:
     """Return column and period of seasons in the units of a table, dates in days, shape (k, 2).
 
-    Parameters
-    ----------
-    seasons
-        Period, by number or name, and column, by number, name or None, of each.
-    table
-        The observations.
+    A season is given by its period, a number or a name, and its column, by number, name or None.
     """
     found = np.empty((len(seasons), 2))
     for i, (period, column) in enumerate(seasons):

@@ -1,7 +1,5 @@
 """What a file holds, in the container that people know it in: a frame, a field, an AnnData, or arrays."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,47 +9,27 @@ from typing import Any, Literal
 import numpy as np
 
 from manygp.data.adapters import as_table, cells_table
-from manygp.data.archives import read_hdf5, read_npz
-from manygp.data.files import (
-    HDF5_SUFFIXES,
-    READABLE,
-    existing,
-    frame_inputs,
-    named_inputs,
-    read_frame,
-    unknown_format,
-)
+from manygp.data.files import HDF5_SUFFIXES, READABLE, existing, frame_inputs, named_inputs, read_frame, unknown_format
 from manygp.data.frames import check_columns, long_parts, with_levels
-from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotated, read_field
+from manygp.data.stores import ANNOTATED_SUFFIXES, FIELD_SUFFIXES, read_annotated, read_field, read_hdf5, read_npz
 from manygp.data.table import Table
 from manygp.errors import DataError
-
-__all__ = ["Source", "read_source", "read_table"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The contents of a file.
+    """The contents of a file."""
 
-    Parameters
-    ----------
-    kind
-        What `data` is: a frame with a column for each output ("wide") or a row for each cell ("long"), a DataArray, an
-        AnnData, or arrays by name.
-    data
-        The container itself.
-    inputs
-        Columns of a frame that hold inputs; the inputs of an AnnData.
-    outputs
-        Columns of a wide frame that hold outputs; the column of a long one that names them; the values of an AnnData.
-    value
-        Column of the values of a long frame.
-    """
-
+    #: What `data` is: a frame with a column for each output ("wide") or a row for each cell ("long"), a DataArray, an
+    #: AnnData, or arrays by name.
     kind: Literal["wide", "long", "field", "annotated", "arrays"]
+    #: The container itself.
     data: Any
+    #: Columns of a frame that hold inputs; the inputs of an AnnData.
     inputs: Any = None
+    #: Columns of a wide frame that hold outputs; the column of a long one that names them; the values of an AnnData.
     outputs: Any = None
+    #: Column of the values of a long frame.
     value: str | None = None
 
     def table(self) -> Table:

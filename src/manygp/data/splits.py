@@ -4,8 +4,6 @@ Both parts keep all outputs and, on a grid, share inputs and values with the tab
 their masks differ.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -14,8 +12,6 @@ from manygp.data.cells import Cells
 from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, BoolArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
-
-__all__ = ["block_split", "gap_split", "output_split", "pattern_split", "random_split"]
 
 
 def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -243,11 +239,7 @@ def _masked(table: Grid, mask: BoolArray) -> Grid:
 
 def _subset(table: Cells, chosen: BoolArray) -> Cells:
     part = Cells(
-        table.X[chosen],
-        table.output[chosen],
-        table.y[chosen],
-        table.output_names,
-        feature_names=table.feature_names,
+        table.X[chosen], table.output[chosen], table.y[chosen], table.output_names, feature_names=table.feature_names
     )
     part.axes, part.y_std = table.axes, None if table.y_std is None else table.y_std[chosen]
     return part

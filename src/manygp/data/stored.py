@@ -1,7 +1,5 @@
 """Values that stay where they are, on disk or in an object store, and are read in contiguous blocks."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import sys
@@ -15,8 +13,6 @@ from scipy import sparse
 from manygp.data.numbers import is_dataarray
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError
-
-__all__ = ["SMALL", "Stored", "StoredArray", "StoredRows", "as_stored"]
 
 # Values on disk of up to so many numbers are read at once.
 SMALL = 30_000_000
@@ -60,15 +56,7 @@ class Stored(ABC):
 
 
 class StoredArray(Stored):
-    """Values of an array on disk: numpy's memory maps, HDF5, Zarr, dask.
-
-    Parameters
-    ----------
-    array
-        Anything of two dimensions whose slices numpy can read.
-    mask
-        True where a cell is observed: an array of the same shape, in memory or not.
-    """
+    """Values of an array on disk whose slices numpy can read, and a mask: numpy's memory maps, HDF5, Zarr, dask."""
 
     def __init__(self, array: Any, mask: Any = None) -> None:
         if array.dtype.kind not in "fiub":
@@ -117,14 +105,8 @@ class StoredArray(Stored):
 class StoredRows(Stored):
     """Values of a sparse matrix on disk, row by row, zeros left out and observed.
 
-    Parameters
-    ----------
-    data, indices
-        Stored values and their columns, one after the other: arrays on disk.
-    indptr
-        Where rows begin and end among them, shape (n + 1,); kept in memory.
-    num_outputs
-        Number of columns.
+    `data` and `indices` hold stored values and their columns, one after the other; `indptr`, which is kept in memory,
+    where rows begin and end among them, shape (n + 1,).
     """
 
     def __init__(self, data: Any, indices: Any, indptr: Any, num_outputs: int) -> None:

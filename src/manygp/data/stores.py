@@ -1,17 +1,22 @@
-"""Fields and annotated data as files: NetCDF, Zarr and h5ad, by packages that only some users have."""
+"""Files of arrays, fields and annotated data: NPZ, HDF5, NetCDF, Zarr and h5ad, mostly by packages that only some have.
 
-from __future__ import annotations
+Files are not to be trusted: sizes of arrays are checked before memory is taken.
+"""
 
-from collections.abc import Hashable
+import math
+import zipfile
+import zlib
+from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from manygp.data.annotated import annotated_values
+from numpy.lib import format as npy
+
+from manygp.data.labels import annotated_values
 from manygp.data.stored import SMALL
 from manygp.errors import DataError
 from manygp.extras import need
-
-__all__ = ["ANNOTATED_SUFFIXES", "FIELD_SUFFIXES", "read_annotated", "read_field", "write_annotated", "write_field"]
 
 FIELD_SUFFIXES = (".nc", ".nc4", ".zarr")
 ANNOTATED_SUFFIXES = (".h5ad",)
@@ -20,18 +25,9 @@ ANNOTATED_SUFFIXES = (".h5ad",)
 def read_field(path: Path, x: str | None = None, y: str | None = None, where: str | None = None) -> Any:
     """Return a variable of a NetCDF or Zarr file as a DataArray whose first dimension is the input.
 
-    A large one stays in the file, over dask.
-
-    Parameters
-    ----------
-    path
-        A .nc, .nc4 or .zarr file.
-    x
-        Dimension of the input; by default one that holds times, else the first.
-    y
-        Name of the variable; may be left out where only one has two dimensions or more.
-    where
-        Name of a variable that is true, or 1, where a value counts.
+    The input is the dimension `x`, by default one that holds times, else the first. The variable `y` need not be named
+    where only one has two dimensions or more; its values count where the variable `where` is true. A large one stays in
+    the file, over dask.
     """
     xarray = need("xarray", "xarray", str(path))
     need("zarr" if path.suffix == ".zarr" else "netCDF4", "files" if path.suffix == ".zarr" else "xarray", str(path))
@@ -94,17 +90,7 @@ def write_field(path: Path, dataset: Any) -> None:
 
 
 def read_annotated(path: Path, x: str | None = None, y: str | None = None) -> tuple[Any, Any, Any]:
-    """Return an AnnData from a file, its inputs and its values.
-
-    Parameters
-    ----------
-    path
-        A .h5ad file.
-    x
-        Key of `obsm` that holds the inputs; "spatial" by default.
-    y
-        Layer that holds the values; `X` by default.
-    """
+    """Return an AnnData from a file, its inputs `obsm[x]`, "spatial" by default, and its values, the layer y or `X`."""
     anndata = need("anndata", "anndata", str(path))
     try:
         # The file of a large one stays open in the background.
@@ -121,3 +107,57 @@ def read_annotated(path: Path, x: str | None = None, y: str | None = None) -> tu
 def write_annotated(path: Path, data: Any) -> None:
     """Write an AnnData to a .h5ad file."""
     data.write_h5ad(path)
+
+
+# An array of more bytes than this must have left a trace in its file: what packs best, deflate, packs 1,032 into one.
+_LARGE_ARRAY, _BEST_PACKING = 2**30, 1_100
+# RuntimeError is that of archives that are encrypted or packed in an unknown way.
+_SPOILT = (OSError, ValueError, EOFError, TypeError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Return all arrays of an NPZ file; none may need pickle."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+            return {name: _npz_array(archive, entry, path) for name, entry in entries.items()}
+    except DataError:
+        raise
+    except _SPOILT as error:
+        raise DataError(f"{path} cannot be read as an NPZ file of plain arrays; write it with numpy.savez.") from error
+
+
+def _npz_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Any:
+    with archive.open(entry) as stream:
+        is_first = npy.read_magic(stream) == (1, 0)
+        shape, _, dtype = (npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0)(stream)
+    _check_claim(path, entry.filename, math.prod(shape) * dtype.itemsize, entry.compress_size)
+    with archive.open(entry) as stream:
+        return npy.read_array(stream, allow_pickle=False)
+
+
+def read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return some arrays of an HDF5 file, by their paths in it; large ones stay there, and the file stays open."""
+    h5py = need("h5py", "files", str(path))
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(h5py.File(path))
+            # A link that leads nowhere is None.
+            found = {name: file.get(name) for name in names}
+            for name, held in found.items():
+                if not isinstance(held, h5py.Dataset) or held.shape is None:
+                    raise DataError(f"{path} has no array {name!r}; expected {', '.join(names)}.")
+                _check_claim(path, name, held.size * held.dtype.itemsize, held.id.get_storage_size())
+            if any(held.size > SMALL for held in found.values()):
+                stack.pop_all()
+            return {name: held if held.size > SMALL else held[()] for name, held in found.items()}
+    except DataError:
+        raise
+    except _SPOILT as error:
+        raise DataError(f"{path} cannot be read as an HDF5 file; check that it is what its name says.") from error
+
+
+def _check_claim(path: Path, name: str, claimed: int, held: int) -> None:
+    if claimed > _LARGE_ARRAY and claimed > _BEST_PACKING * held:
+        size = f"{claimed / 1e9:,.0f} GB"
+        raise DataError(f"{path} claims {size} for {name!r}, far more than it can hold; check that the file is whole.")

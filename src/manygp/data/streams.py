@@ -1,7 +1,5 @@
 """Results that are larger than memory, written part by part: fields to NetCDF and Zarr, frames to CSV and Parquet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ from manygp.data.files import unknown_format, write_file
 from manygp.data.stores import FIELD_SUFFIXES, write_field
 from manygp.data.table import FloatArray
 from manygp.extras import need
-
-__all__ = ["FRAME_SUFFIXES", "write_field_parts", "write_frame_parts"]
 
 FRAME_SUFFIXES = (".csv", ".parquet")
 
@@ -32,18 +28,8 @@ def write_field_parts(
 ) -> None:
     """Write numbers of inputs times outputs, or of a list of cells, to a NetCDF or Zarr file, whole or not at all.
 
-    Parameters
-    ----------
-    path
-        A .nc, .nc4 or .zarr file.
-    compute
-        The numbers at some rows, by name.
-    parts
-        The rows of each part, one after the other.
-    rows, names, axes
-        As in `as_dataset`.
-    attributes
-        Attributes of the file.
+    `compute` gives them by name at the rows of a part; parts follow each other. Rows, names and axes are those of
+    `as_dataset`.
     """
     array = need("dask.array", "files", str(path))
     dask = need("dask", "files", str(path))
@@ -67,32 +53,26 @@ def write_frame_parts(path: Path, frames: Iterator[pd.DataFrame]) -> None:
     """Write frames of the same columns, one below the other, to a CSV or Parquet file, whole or not at all."""
     if path.suffix.lower() not in FRAME_SUFFIXES:
         raise unknown_format(path, "written part by part", ", ".join((*FIELD_SUFFIXES, *FRAME_SUFFIXES)))
-    write_file(path, _append_csv(frames) if path.suffix.lower() == ".csv" else _append_parquet(frames, path))
+    append = _append_csv if path.suffix.lower() == ".csv" else _append_parquet
+    write_file(path, lambda to: append(to, frames))
 
 
-def _append_csv(frames: Iterator[pd.DataFrame]) -> Callable[[Path], None]:
-    def write(to: Path) -> None:
-        for number, frame in enumerate(frames):
-            frame.to_csv(to, mode="a", header=not number, index=False)
-
-    return write
+def _append_csv(to: Path, frames: Iterator[pd.DataFrame]) -> None:
+    for number, frame in enumerate(frames):
+        frame.to_csv(to, mode="a", header=not number, index=False)
 
 
-def _append_parquet(frames: Iterator[pd.DataFrame], path: Path) -> Callable[[Path], None]:
-    arrow, parquet = need("pyarrow", "files", str(path)), need("pyarrow.parquet", "files", str(path))
-
-    def write(to: Path) -> None:
-        writer = None
-        try:
-            for frame in frames:
-                # Parquet wants text for the names of columns, whatever they are in the frame.
-                named = frame.rename(columns=str)
-                schema = None if writer is None else writer.schema
-                part = arrow.Table.from_pandas(named, schema=schema, preserve_index=False)
-                writer = writer or parquet.ParquetWriter(to, part.schema)
-                writer.write_table(part)
-        finally:
-            if writer is not None:
-                writer.close()
-
-    return write
+def _append_parquet(to: Path, frames: Iterator[pd.DataFrame]) -> None:
+    arrow, parquet = need("pyarrow", "files", to.name), need("pyarrow.parquet", "files", to.name)
+    writer = None
+    try:
+        for frame in frames:
+            # Parquet wants text for the names of columns, whatever they are in the frame.
+            named = frame.rename(columns=str)
+            schema = None if writer is None else writer.schema
+            part = arrow.Table.from_pandas(named, schema=schema, preserve_index=False)
+            writer = writer or parquet.ParquetWriter(to, part.schema)
+            writer.write_table(part)
+    finally:
+        if writer is not None:
+            writer.close()

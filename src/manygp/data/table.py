@@ -5,8 +5,6 @@ Two layouts share one interface. A `Grid` has one row of inputs for all outputs 
 user's values: whoever needs statistics reads them in chunks, whoever needs a minibatch gathers it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
@@ -22,8 +20,6 @@ from manygp.errors import DataError
 if TYPE_CHECKING:
     from manygp.data.coordinates import Coordinates
     from manygp.data.grid import Grid
-
-__all__ = ["BoolArray", "FloatArray", "IntArray", "PlaceArray", "Table"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -57,7 +53,7 @@ class Table(ABC):
     #: Whether it is a part of a larger table, at some rows, that stands for all of it.
     is_part: bool = False
     #: Where outputs are, for models that know what to make of it.
-    coordinates: Coordinates | None = None
+    coordinates: "Coordinates | None" = None
 
     def __init__(
         self,
@@ -141,7 +137,7 @@ class Table(ABC):
         """Whether the values are not in memory, nor would be."""
         return False
 
-    def in_memory(self, rng: np.random.Generator) -> Table:
+    def in_memory(self, rng: np.random.Generator) -> "Table":
         """Return the table itself, or a part of it at random rows if it is stored."""
         return self
 
@@ -173,15 +169,15 @@ class Table(ABC):
         """How many numbers a copy of the values takes, gaps included."""
 
     @abstractmethod
-    def with_values(self, values: FloatArray) -> Table:
+    def with_values(self, values: FloatArray) -> "Table":
         """Return a table with other values of the observed cells, in the order of `places`, shape (c,)."""
 
     @abstractmethod
-    def with_inputs(self, X: FloatArray) -> Table:
+    def with_inputs(self, X: FloatArray) -> "Table":
         """Return the same observations, without copying them, at inputs that are told otherwise, shape (n, d')."""
 
     @abstractmethod
-    def take(self, rows: IntArray) -> Table:
+    def take(self, rows: IntArray) -> "Table":
         """Return a copy of the table at some of its input rows."""
 
     @abstractmethod
@@ -193,11 +189,11 @@ class Table(ABC):
         """Return Σ (y - center)(y' - center') / scale scale' of any two outputs over inputs that they share, (p, p)."""
 
     @abstractmethod
-    def compact(self) -> Table:
+    def compact(self) -> "Table":
         """Return the same observations in the layout that takes less memory."""
 
     @abstractmethod
-    def to_grid(self) -> Grid:
+    def to_grid(self) -> "Grid":
         """Return the same observations as a grid."""
 
     @abstractmethod

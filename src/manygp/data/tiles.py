@@ -1,7 +1,5 @@
 """How a grid is walked through by parts that fit into memory: some blocks of rows times some blocks of outputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,8 +10,6 @@ import numpy as np
 
 from manygp.data.table import IntArray
 
-__all__ = ["Side", "ahead", "sides"]
-
 # Cells of a tile, and rows that one should have at least, for batches to see many inputs.
 TILE_CELLS, _TILE_ROWS = 2**24, 512
 
@@ -23,17 +19,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a grid, cut into blocks of successive rows or outputs, so many of which are in memory together.
-
-    Parameters
-    ----------
-    size
-        Rows or outputs in all.
-    block
-        Those that are read at once.
-    together
-        Blocks in a tile.
-    """
+    """One side of a grid of `size` rows or outputs, cut into blocks that are read at once, several in a tile."""
 
     size: int
     block: int
@@ -67,16 +53,9 @@ class Side:
 
 
 def sides(shape: tuple[int, int], block: tuple[int, int]) -> tuple[Side, Side]:
-    """Return rows and outputs of a stored grid, cut so that a tile has a limited number of cells.
+    """Return rows and outputs of a stored grid, cut by the blocks that are read so that a tile has not too many cells.
 
-    A tile has all outputs where that leaves it enough rows.
-
-    Parameters
-    ----------
-    shape
-        Rows and outputs in all.
-    block
-        Rows and outputs that are read at once; a tile has one block at least.
+    A tile has all outputs where that leaves it enough rows, and one block at least.
     """
     n, p = shape
     rows = min(n, max(TILE_CELLS // max(p, 1), _TILE_ROWS, block[0]))

@@ -11,8 +11,6 @@ from manygp.estimators import TLVMOGP
 from manygp.plots import Figure, plot_history, plot_latents, plot_map, plot_series
 from manygp.prediction import Prediction
 
-__all__ = ["draw"]
-
 _MONTHS = calendar.month_name[1:]
 _NUM_SERIES = 6
 

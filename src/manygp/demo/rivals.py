@@ -1,16 +1,12 @@
 """Plain ways to fill gaps that a model has to beat, each with Gaussian error bars."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
+from manygp.baselines.baseline import Filled
 from manygp.data import Scaling, as_table
 from manygp.data.factorisation import choose_rank, factorise
 from manygp.data.splits import pattern_split
-
-__all__ = ["Filling", "low_rank", "score", "station_interpolation", "station_mean"]
 
 _Array = NDArray[np.float64]
 
@@ -18,22 +14,14 @@ _Array = NDArray[np.float64]
 _BORROWED = 5.0
 
 
-@dataclass(frozen=True)
-class Filling:
-    """Means and standard deviations for every cell, each of shape (n, p)."""
-
-    mean: _Array
-    std: _Array
-
-
-def station_mean(Y: _Array) -> Filling:
+def station_mean(Y: _Array) -> Filled:
     """The mean of each station's own observations, with their spread as error bar."""
     mean = np.nanmean(Y, axis=0)
     std = _safe_std(np.nanvar(Y, axis=0, ddof=1))
-    return Filling(np.broadcast_to(mean, Y.shape), np.broadcast_to(std, Y.shape))
+    return Filled(np.broadcast_to(mean, Y.shape), np.broadcast_to(std, Y.shape))
 
 
-def station_interpolation(x: _Array, Y: _Array) -> Filling:
+def station_interpolation(x: _Array, Y: _Array) -> Filled:
     """Straight lines between each station's own observations.
 
     Error bars come from residuals: observations are interpolated from those at least so many steps away, over all
@@ -46,10 +34,10 @@ def station_interpolation(x: _Array, Y: _Array) -> Filling:
     distance = _steps_to_observation(np.isnan(Y))
     variance = np.array([_residual_variance(x, Y, steps) for steps in range(1, int(distance.max()) + 1)])
     std = _safe_std(variance)
-    return Filling(mean, std[np.maximum(distance, 1) - 1])
+    return Filled(mean, std[np.maximum(distance, 1) - 1])
 
 
-def low_rank(X: _Array, Y: _Array) -> Filling:
+def low_rank(X: _Array, Y: _Array) -> Filled:
     """Matrix completion by a masked factorisation.
 
     Rank and error bars come from cells held out in the pattern of the gaps; a station's error bar leans on its own
@@ -66,7 +54,7 @@ def low_rank(X: _Array, Y: _Array) -> Filling:
     counts = checked.sum(axis=0)
     typical = squares.sum() / counts.sum()
     variance = (squares + _BORROWED * typical) / (counts + _BORROWED)
-    return Filling(filled, np.broadcast_to(np.sqrt(variance), Y.shape))
+    return Filled(filled, np.broadcast_to(np.sqrt(variance), Y.shape))
 
 
 def _residual_variance(x: _Array, Y: _Array, steps: int) -> float:
@@ -93,17 +81,6 @@ def _steps_to_observation(missing: NDArray[np.bool_]) -> NDArray[np.int64]:
     for t in range(far - 2, -1, -1):
         distance[t] = np.minimum(distance[t], distance[t + 1] + 1)
     return distance
-
-
-def score(filling: Filling, values: _Array) -> dict[str, float]:
-    """Mean squared error, negative log density and coverage of 90% intervals over the values that are not NaN."""
-    seen = ~np.isnan(values)
-    error, std = (values - filling.mean)[seen], filling.std[seen]
-    return {
-        "mse": float(np.mean(error**2)),
-        "nll": float(-np.mean(norm.logpdf(error, scale=std))),
-        "coverage90": float(np.mean(np.abs(error) <= norm.ppf(0.95) * std)),
-    }
 
 
 def _safe_std(variance: _Array) -> _Array:

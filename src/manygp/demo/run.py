@@ -13,14 +13,12 @@ from rich.table import Table as RichTable
 from manygp.data import as_table
 from manygp.data.climate import Stations, make_climate
 from manygp.data.files import write_frame
-from manygp.demo.rivals import low_rank, score, station_interpolation, station_mean
+from manygp.demo.rivals import low_rank, station_interpolation, station_mean
 from manygp.errors import SettingError
 from manygp.estimators import TLVMOGP
 from manygp.estimators.persistence import check_target
 from manygp.prediction import Prediction
 from manygp.report import write_report
-
-__all__ = ["run_demo"]
 
 _MODEL = "T-LVMOGP"
 
@@ -99,7 +97,7 @@ def _rival_scores(stations: Stations, held_out: NDArray[np.float64]) -> dict[str
     for name, fill in rivals.items():
         started = time.perf_counter()
         filling = fill()
-        rows[name] = {**score(filling, held_out), "seconds": time.perf_counter() - started}
+        rows[name] = {**filling.score(held_out), "seconds": time.perf_counter() - started}
     return rows
 
 

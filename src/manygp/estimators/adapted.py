@@ -11,10 +11,10 @@ from torch import Tensor
 
 from manygp.data import Scaling, Table, as_table
 from manygp.data.adapters import own_names
-from manygp.data.annotated import is_annotated
 from manygp.data.coordinates import COORDINATE_SYSTEMS, describe_outputs, place_outputs
 from manygp.data.exposure import as_exposure
 from manygp.data.grid import Grid
+from manygp.data.labels import is_annotated
 from manygp.errors import DataError, SettingError
 from manygp.estimators.cell_noise import noise_of_new_cells
 from manygp.estimators.new_outputs import LatentVariableEstimator, moved_scales, names_of

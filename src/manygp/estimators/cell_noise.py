@@ -13,8 +13,6 @@ from manygp.errors import SettingError
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
 
-__all__ = ["check_cell_noise", "noise_of_cells", "noise_of_new_cells", "sizes_of_cell_noise", "start_cell_noise"]
-
 # The share of the noise to begin with that is learnt at least, beside what is known.
 _LEAST_SHARE = 0.1
 

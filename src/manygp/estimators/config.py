@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["Config"]
-
 _KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 
 
@@ -17,15 +15,9 @@ _KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (s
 class Config:
     """All that it takes to build an untrained model; a leaf adds what its model has, and `build`.
 
-    Two configurations are equal if they make the same model; `print` shows one in a line.
-
-    Parameters
-    ----------
-    num_features, num_outputs
-        Number of input columns and of outputs.
-    natural
-        Whether the model is made for natural steps: then parameters are logarithms and gradients hold only the outputs
-        that a batch touched; otherwise it is as published, for Adam on everything.
+    Two configurations are equal if they make the same model; `print` shows one in a line. A model made for natural
+    steps has logarithms as parameters, and gradients that hold only the outputs that a batch touched; otherwise it is
+    as published, for Adam on everything.
     """
 
     num_features: int

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 from sklearn import get_config
 
-from manygp.data.annotated import is_annotated
 from manygp.data.axes import Axes
 from manygp.data.containers import OTHER_FRAMES, in_container, known_inputs
 from manygp.data.frames import long_parts
-from manygp.data.labels import as_dates, labelled_inputs
+from manygp.data.labels import as_dates, is_annotated, labelled_inputs
 from manygp.data.names import find_outputs
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
@@ -19,8 +18,6 @@ from manygp.estimators.filling import fill_long, fill_table
 
 if TYPE_CHECKING:
     from manygp.prediction import Prediction
-
-__all__ = ["ContainerMixin"]
 
 CONTAINERS = ("default", "numpy", "pandas", "xarray", *OTHER_FRAMES)
 
@@ -182,8 +179,6 @@ class ContainerMixin:
         latents: FloatArray | None = getattr(self, "latent_mean_", None)
         if latents is not None:
             data.varm[f"{key}_latent"] = latents[find_outputs(self.output_names_, names)]
-
-    # -- behind the scenes ---------------------------------------------------------------------------------------
 
     def _asked(self, X: Any) -> tuple[FloatArray, pd.DataFrame]:
         """Inputs of a prediction as numbers and as the user knows them; those of the fit for None."""

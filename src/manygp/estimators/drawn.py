@@ -8,8 +8,6 @@ from typing import Any, overload
 from manygp.data.table import FloatArray
 from manygp.errors import ModelFileError
 
-__all__ = ["DrawnFunction", "DrawnFunctions"]
-
 _FILE = "functions.json"
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from manygp.errors import DataError, ModelFileError
 
-__all__ = ["check_names", "decode_name", "decode_setting", "encode_name", "encode_setting"]
-
 
 def check_names(names: Iterable[Any]) -> None:
     """Refuse names of outputs that a saved model could not hold, before a fit rather than after it."""

@@ -19,8 +19,7 @@ from torch import Tensor
 from manygp.data import Scaling, Table, as_inputs, cells_table
 from manygp.data.adapters import own_features
 from manygp.data.coordinates import coordinates_of
-from manygp.data.exposure import as_exposure, observed_exposure
-from manygp.data.known_noise import as_y_std, observed_y_std
+from manygp.data.exposure import as_exposure, as_y_std, observed_exposure, observed_y_std
 from manygp.data.labels import check_labels, input_frame
 from manygp.data.names import as_positions, find_outputs
 from manygp.data.seasons import with_circles
@@ -33,8 +32,7 @@ from manygp.estimators.encoding import check_names
 from manygp.estimators.preset import Preset
 from manygp.estimators.remarks import remark_on_kernels, remark_on_learning, remark_on_values
 from manygp.estimators.scoring import ScoringMixin
-from manygp.estimators.seasons import seasons_in
-from manygp.estimators.settings import check_size, check_sizes, resolve_device
+from manygp.estimators.settings import check_size, check_sizes, resolve_device, seasons_in
 from manygp.estimators.summary import SummaryMixin
 from manygp.estimators.tables import given_table
 from manygp.estimators.together import TogetherMixin
@@ -46,8 +44,6 @@ from manygp.summaries import JointCells
 from manygp.summaries.cells import exposure_of
 from manygp.training import History, Journal
 from manygp.training.interrupts import ending_early
-
-__all__ = ["Estimator"]
 
 # Memory for one chunk of a prediction: draws x cells x inducing points, in numbers.
 _CHUNK_NUMBERS = 8_000_000
@@ -312,18 +308,15 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
                     self.__dict__.pop(name, None)
         self._after_fit()
         self._settings_ = self.get_params(deep=False)
-        if table.exposure is not None:
-            self.exposure_ = table.exposure
-        elif hasattr(self, "exposure_"):
-            del self.exposure_
+        features = None if table.feature_names is None else np.asarray(table.feature_names, dtype=object)
+        for name, value in (("exposure_", table.exposure), ("feature_names_in_", features)):
+            self.__dict__.pop(name, None)
+            if value is not None:
+                setattr(self, name, value)
         self.n_features_in_, self.n_outputs_ = table.num_features, table.num_outputs
         self.output_names_, self._axes_ = table.output_names, table.axes
         # A copy: what the user does to their array later must not change where the model was fitted.
         self._inputs_, self._row_outputs_ = table.X.copy(), table.row_outputs
-        if table.feature_names is not None:
-            self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
         remark_on_learning(self, table)
 
     def _after_fit(self) -> None:
@@ -383,15 +376,9 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         if X is None and exposure is None:
             exposure = getattr(self, "exposure_", None)
         if X is None and outputs is None and self._row_outputs_ is not None:
-            return self._listed(inputs, rows, self._row_outputs_, observation_noise, exposure)
+            return self._listed(inputs, self._row_outputs_, observation_noise, exposure, rows)
         chosen = find_outputs(self.output_names_, outputs)
-        width = len(chosen)
-
-        def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
-            return inputs[cells // width], chosen[cells % width]
-
-        names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs), width), inputs, rows, chosen, names, observation_noise, exposure)
+        return self._prediction(inputs, chosen, (len(inputs), len(chosen)), observation_noise, exposure, rows)
 
     def predict_to(
         self,
@@ -425,18 +412,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         chosen = find_outputs(self.output_names_, outputs)
         if len(chosen) != len(inputs):
             raise DataError(f"x has {len(inputs)} rows and outputs names {len(chosen)}; give one output for each row.")
-        return self._listed(inputs, rows, chosen, observation_noise, exposure)
-
-    def _listed(
-        self, inputs: FloatArray, rows: pd.DataFrame, chosen: IntArray, observation_noise: bool, exposure: Any
-    ) -> Prediction:
-        """Predictive distribution of a list of cells, given by the numbers of their outputs."""
-
-        def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
-            return inputs[cells], chosen[cells]
-
-        names = [self.output_names_[i] for i in chosen]
-        return self._prediction(place, (len(inputs),), inputs, rows, chosen, names, observation_noise, exposure)
+        return self._listed(inputs, chosen, observation_noise, exposure, rows)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder, without pickle; a model already there is replaced once all is written.
@@ -462,54 +438,64 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
 
     # -- behind the scenes ---------------------------------------------------------------------------------------
 
+    def _listed(
+        self,
+        inputs: FloatArray,
+        outputs: IntArray,
+        observation_noise: bool = True,
+        exposure: Any = None,
+        rows: pd.DataFrame | None = None,
+    ) -> Prediction:
+        """Predictive distribution of a list of cells, given by the numbers of their outputs."""
+        return self._prediction(inputs, outputs, (len(inputs),), observation_noise, exposure, rows)
+
     @torch.inference_mode(False)
     def _prediction(
         self,
-        place: Callable[[IntArray], tuple[FloatArray, IntArray]],
-        shape: tuple[int, ...],
         inputs: FloatArray,
-        rows: pd.DataFrame,
         outputs: IntArray,
-        names: Sequence[Hashable],
+        shape: tuple[int, ...],
         observation_noise: bool,
-        exposure: Any = None,
+        exposure: Any,
+        rows: pd.DataFrame | None,
     ) -> Prediction:
+        """Predictive distribution of inputs times outputs, or of an output at each input, by the shape."""
         check_size("num_samples", self.num_samples, automatic=("auto",))
-        device, num_samples = next(self.model_.parameters()).device, self._num_draws()
+        device, num_samples, likelihood = (
+            next(self.model_.parameters()).device,
+            self._num_draws(),
+            self.model_.likelihood,
+        )
         check_sizes({"num_samples": num_samples}, device)
-        predictor = self._predictor(self._model_for(observation_noise))
+        predictor, size = self._predictor(self._model_for(observation_noise)), math.prod(shape[1:])
 
         def locate(cells: IntArray) -> tuple[Tensor, Tensor]:
-            x, which = place(cells)
             # Small variances are differences of large numbers: predictions are float64 whatever the fit was.
-            return torch.as_tensor(self.scaling_.scale_x(x), device=device), torch.as_tensor(which, device=device)
+            x = torch.as_tensor(self.scaling_.scale_x(inputs[cells // size]), device=device)
+            return x, torch.as_tensor(outputs[cells if len(shape) == 1 else cells % size], device=device)
 
         def components(cells: IntArray) -> tuple[Tensor, Tensor, Tensor]:
             x, where = locate(cells)
             return *predictor(x, where), where
 
-        width = num_samples * max(predictor.width, 1)
-        likelihood = self.model_.likelihood if observation_noise else Noiseless()
-        if exposure is not None:
-            self._check_exposure(self.model_.likelihood)
-            exposure = as_exposure(exposure, shape[0])
-
-        of_cells = self._of_cells(exposure_of(exposure, math.prod(shape[1:]), device), locate)
-
         def together(has_noise: bool) -> JointCells:
             joint = self._model_for(has_noise).joint(num_samples, self._seed)
-            kind = self.model_.likelihood if has_noise else Noiseless()
+            kind = likelihood if has_noise else Noiseless()
             return JointCells(joint, locate, math.prod(shape), kind, self.scaling_, of_cells)
 
+        if exposure is not None:
+            self._check_exposure(likelihood)
+            exposure = as_exposure(exposure, shape[0])
+        of_cells = self._of_cells(exposure_of(exposure, size, device), locate)
         return Prediction(
             components,
             shape,
-            likelihood,
+            likelihood if observation_noise else Noiseless(),
             self.scaling_,
-            max(1, _CHUNK_NUMBERS // width),
+            max(1, _CHUNK_NUMBERS // (num_samples * max(predictor.width, 1))),
             inputs,
             outputs,
-            names,
+            [self.output_names_[i] for i in outputs],
             device,
             of_cells if observation_noise else None,
             rows,
@@ -520,9 +506,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
         )
 
     def _of_cells(
-        self,
-        exposure: Callable[[IntArray], Tensor | None],
-        locate: Callable[[IntArray], tuple[Tensor, Tensor]],
+        self, exposure: Callable[[IntArray], Tensor | None], locate: Callable[[IntArray], tuple[Tensor, Tensor]]
     ) -> Callable[[IntArray], Tensor | None]:
         """What the likelihood is told of single cells by number: their exposure; a leaf may know more."""
         return exposure

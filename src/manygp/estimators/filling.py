@@ -19,8 +19,6 @@ from manygp.errors import DataError, SettingError
 if TYPE_CHECKING:
     from manygp.prediction import Prediction
 
-__all__ = ["STATISTICS", "fill_long", "fill_table"]
-
 STATISTICS = ("mean", "std", "lower", "upper")
 
 
@@ -54,7 +52,7 @@ def fill_table(
             "input and a column for each output."
         )
     row, column = np.nonzero(np.isnan(cells) & (outputs >= 0))
-    if exposure is None and _is_that_of_the_fit(estimator, numbers):
+    if exposure is None and estimator._row_outputs_ is None and np.array_equal(estimator._inputs_, numbers):
         exposure = getattr(estimator, "exposure_", None)
     draws = num_draws, random_state
     found = _gaps(estimator, numbers, row, outputs[column], exposure, statistics, level, draws)
@@ -137,10 +135,6 @@ def _check_some(outputs: IntArray, asked: Sequence[Hashable], estimator: Any) ->
         )
 
 
-def _is_that_of_the_fit(estimator: Any, numbers: FloatArray) -> bool:
-    return estimator._row_outputs_ is None and np.array_equal(estimator._inputs_, numbers)
-
-
 def _gaps(
     estimator: Any,
     inputs: FloatArray,
@@ -154,16 +148,8 @@ def _gaps(
     """Statistics of the cells at some rows and outputs, and joint draws by a number and a seed, each of shape (c,)."""
     if not len(row):
         return {name: np.empty(0) for name in (*statistics, *map(str, range(draws[0])))}
-    names = [estimator.output_names_[i] for i in outputs]
-    x = inputs[row]
-
-    def place(cells: IntArray) -> tuple[FloatArray, IntArray]:
-        return x[cells], outputs[cells]
-
-    shown = pd.DataFrame(x)
-    dist: Prediction = estimator._prediction(
-        place, (len(row),), x, shown, outputs, names, True, None if exposure is None else np.asarray(exposure)[row]
-    )
+    told = None if exposure is None else np.asarray(exposure)[row]
+    dist: Prediction = estimator._listed(inputs[row], outputs, True, told)
     lower, upper = dist.interval(level) if {"lower", "upper"} & set(statistics) else (None, None)
     known = {"mean": lambda: dist.mean, "std": lambda: dist.std, "lower": lambda: lower, "upper": lambda: upper}
     found = {name: np.asarray(known[name]()) for name in statistics}

@@ -24,17 +24,6 @@ from torch import Tensor
 from manygp.data.files import sync
 from manygp.errors import ModelFileError
 
-__all__ = [
-    "CHECKPOINT",
-    "FORMAT",
-    "check_target",
-    "model_path",
-    "read_folder",
-    "reason",
-    "remove_folder",
-    "write_folder",
-]
-
 FORMAT = 3
 _MANIFEST, CHECKPOINT = "manygp.json", "checkpoint.json"
 _KINDS = {_MANIFEST: "model", CHECKPOINT: "checkpoint"}

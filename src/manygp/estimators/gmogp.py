@@ -14,12 +14,9 @@ from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators.config import Config
 from manygp.estimators.noise import with_fixed_noise
-from manygp.estimators.settings import (
-    check_size,
-    resolve_device,
-)
+from manygp.estimators.settings import check_size, resolve_device
 from manygp.estimators.standardize import published_scaling
-from manygp.estimators.trained import Start, TrainedEstimator, given, undone_by_interrupts
+from manygp.estimators.trained import Rng, Start, TrainedEstimator, given, undone_by_interrupts
 from manygp.initialise import Survey
 from manygp.initialise.gmogp import cosine_similarity, initialise, start_means
 from manygp.initialise.likelihood import start_alone
@@ -31,8 +28,6 @@ from manygp.models.indgp import SparseIndependentModel
 from manygp.models.stretch import stretch_lengthscales
 from manygp.training import Correction, History
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
-
-__all__ = ["GMOGP"]
 
 logger = logging.getLogger("manygp")
 
@@ -119,8 +114,6 @@ class GMOGP(TrainedEstimator):
     _config_class = GMOGPConfig
     _scalings = (True, False, "output", "global")
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     @torch.no_grad()
     def attention_(self) -> FloatArray:
@@ -129,16 +122,12 @@ class GMOGP(TrainedEstimator):
         attention = _attention(self.model_)
         return attention.attend(torch.arange(self.n_outputs_, device=attention.mean.device)).cpu().numpy()
 
-    # -- fitting -------------------------------------------------------------------------------------------------
-
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_size("num_kernels", self.num_kernels, automatic=("auto", None))
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         survey = self._look_at(table, likelihood, rng, self.standardize)
         scaling = survey.own_scaling
         found = with_fixed_noise(survey.own_functions, self.likelihood, scaling)
@@ -156,9 +145,7 @@ class GMOGP(TrainedEstimator):
                 part.requires_grad_(part is attention.weight)
         return model, scaling
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         m = given(self.num_inducing, min(_PAPER_NUM_INDUCING, table.num_inputs))
         survey = self._look_at(table, likelihood, rng, self.standardize)

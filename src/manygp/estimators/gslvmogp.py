@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
-import numpy as np
 import torch
 
 from manygp.data import Table
@@ -15,7 +14,7 @@ from manygp.estimators.new_outputs import LatentVariableEstimator
 from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_kernel, check_size
 from manygp.estimators.standardize import published_scaling
-from manygp.estimators.trained import Start, given
+from manygp.estimators.trained import Rng, Start, given
 from manygp.initialise.gslvmogp import choose_inducing_sizes, initialise, initialise_at_prior
 from manygp.initialise.priors import PriorMeans, prior_means
 from manygp.kernels import is_fused, make_kernel
@@ -24,8 +23,6 @@ from manygp.models.gslvmogp import SeparableLatentModel
 from manygp.terms import Level
 from manygp.variational import Latents
 from manygp.variational.kronecker import CholeskyKronecker, DenseCurvature, FactoredCurvature, NaturalKronecker
-
-__all__ = ["GSLVMOGP", "LVMOGP"]
 
 logger = logging.getLogger("manygp")
 
@@ -92,8 +89,6 @@ class _SeparableEstimator(LatentVariableEstimator):
     _reads_batches = True
     _knows_exposure = True
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def inducing_inputs_(self) -> FloatArray:
         """Inducing inputs Z_X in the user's units, shape (num_inducing_inputs, d)."""
@@ -105,8 +100,6 @@ class _SeparableEstimator(LatentVariableEstimator):
         """Inducing latent vectors Z_H, shape (num_components, num_inducing_latents, latent_dim)."""
         self._check_fitted()
         return self.model_.Z_H.detach().cpu().numpy()
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def _lengthscales(self) -> FloatArray | None:
         kernels: list[Any] = list(self.model_.input_kernels)
@@ -122,9 +115,7 @@ class _SeparableEstimator(LatentVariableEstimator):
             check_size(name, getattr(self, name), automatic=("auto",))
         check_kernel("latent_kernel", self.latent_kernel)
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         is_pca = isinstance(self.latent_prior_mean, str)
         published = given(self.latent_dim, _PAPER["latent_dim"]) if is_pca else self.latent_dim
@@ -139,9 +130,7 @@ class _SeparableEstimator(LatentVariableEstimator):
         initialise_at_prior(model, generator)
         return model, scaling
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         prior = prior_means(self.latent_prior_mean, table, self.latent_dim, likelihood, rng)
         h: Any = self.latent_dim if prior is None else prior.mean.shape[1]
         Q: int = self.num_components

@@ -11,8 +11,6 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.tlvmogp import TLVMOGP
 
-__all__ = ["Imputer"]
-
 
 class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Fill the gaps of a table, NaN, from what its columns have in common and how they vary over the rows.
@@ -121,8 +119,6 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise DataError(f"Column {name} had no value in the fit, so that its gaps cannot be filled; leave it out.")
         result = filled if not self.n_draws else draws[0] if self.n_draws == 1 else draws
         return (result, std) if self.return_std else result
-
-    # -- behind the scenes ---------------------------------------------------------------------------------------
 
     def _values(self, X: Any, reset: bool) -> FloatArray:
         checked = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")

@@ -32,8 +32,6 @@ from manygp.models.exact import Columns, ExactBatch, stack_columns
 from manygp.models.indgp import SparseIndependentModel, climb_evidence, maximise_evidence
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
 
-__all__ = ["IndGP"]
-
 logger = logging.getLogger("manygp")
 
 # Exact up to so many cells of an output, and so many numbers of all factorisations together.
@@ -133,8 +131,6 @@ class IndGP(TrainedEstimator):
     _config_class = IndGPConfig
     _scalings = (True, False, "output", "global")
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def is_exact_(self) -> bool:
         """Whether the outputs are exact GPs."""
@@ -179,8 +175,6 @@ class IndGP(TrainedEstimator):
     @staticmethod
     def _numbers(values: Tensor) -> FloatArray:
         return values.detach().cpu().numpy()
-
-    # -- fitting -------------------------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -23,8 +23,6 @@ from manygp.models.new_outputs import Population, model_of_new_outputs
 from manygp.prediction import Prediction
 from manygp.variational import LATENT_POSTERIORS
 
-__all__ = ["LatentVariableEstimator", "moved_scales", "names_of"]
-
 # Variances of latent vectors at least this large keep their factors regular.
 _LEAST_VARIANCE = 1e-12
 # The share of a latent vector's covariance that components of a mixture carry themselves, see `TransformedLatentModel`.
@@ -45,8 +43,6 @@ class LatentVariableEstimator(TrainedEstimator):
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def latent_mean_(self) -> FloatArray:
         """Means of q(h), shape (p, latent_dim), or (p, num_components, latent_dim) if there are several components."""
@@ -66,8 +62,6 @@ class LatentVariableEstimator(TrainedEstimator):
         grouped = rows.unflatten(0, (-1, self.model_.num_components))
         values: FloatArray = (grouped[:, 0] if self.model_.num_components == 1 else grouped).cpu().numpy()
         return values
-
-    # -- predicting ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)
     def predict_new_outputs(
@@ -104,8 +98,6 @@ class LatentVariableEstimator(TrainedEstimator):
         mean, variance = self._new_latents(latent_mean, latent_variance)
         new = self._seen_through(mean, variance, names_of(latent_mean, output_names, len(mean)))
         return new.predict_dist(X, observation_noise=observation_noise, exposure=exposure)
-
-    # -- behind the scenes ---------------------------------------------------------------------------------------
 
     def _knows_places(self, table: Table) -> bool:
         """Whether outputs are told apart by coordinates of the user's own."""

@@ -12,8 +12,6 @@ from manygp.errors import SettingError
 from manygp.initialise.evidence import Lengthscales
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 
-__all__ = ["check_one_noise", "fixed_noise", "hold_noise", "is_fixed", "one_scale", "typical_noise", "with_fixed_noise"]
-
 # Variances of scaled outputs below this are as good as none, and models cannot compute with them.
 _LEAST_NOISE = 1e-6
 

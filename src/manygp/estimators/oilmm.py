@@ -17,18 +17,15 @@ from manygp.estimators.noise import check_one_noise, one_scale, with_fixed_noise
 from manygp.estimators.settings import check_choice, check_positive, check_size
 from manygp.estimators.standardize import published_scaling
 from manygp.estimators.summary import batch_lengthscales
-from manygp.estimators.trained import Start, TrainedEstimator, given
+from manygp.estimators.trained import Rng, Start, TrainedEstimator, given
 from manygp.initialise.oilmm import initialise
 from manygp.initialise.processes import choose_num_points
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.coupled import COUPLED
-from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel
+from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, climb_likelihood
 from manygp.models.orthogonal import PROJECTIONS, Basis, Rows
-from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.training import History
 from manygp.variational import CellBatch, CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
-
-__all__ = ["OILMM"]
 
 logger = logging.getLogger("manygp")
 
@@ -154,8 +151,6 @@ class OILMM(TrainedEstimator):
 
     _config_class = OILMMConfig
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def is_exact_(self) -> bool:
         """Whether the latent processes are exact GPs."""
@@ -168,11 +163,8 @@ class OILMM(TrainedEstimator):
         self._check_fitted()
         return self.model_.basis.H.detach().cpu().numpy()
 
-    # -- fitting -------------------------------------------------------------------------------------------------
-
     def _lengthscales(self) -> FloatArray | None:
-        processes = self.model_.processes
-        return batch_lengthscales(processes.kernels, processes.units, self.scaling_.x_scale)
+        return batch_lengthscales(self.model_.processes.kernels, self.model_.processes.units, self.scaling_.x_scale)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -198,9 +190,7 @@ class OILMM(TrainedEstimator):
     def _fit_table(self, table: Table) -> None:
         super()._fit_table(_as_grid(table))
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         scaling = published_scaling(self.standardize, table, is_affine=True)
         m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
         L = min(given(self.num_latents, _PAPER["num_latents"]), table.num_outputs)
@@ -216,9 +206,7 @@ class OILMM(TrainedEstimator):
         model.likelihood.noise = noise
         return model, scaling
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         wanted = given(self.num_latents, None)
         standardize = one_scale(self.standardize, self.likelihood)
         survey = self._look_at(table, likelihood, rng, standardize, None if wanted is None else max(int(wanted) - 1, 1))

@@ -25,8 +25,6 @@ from manygp.memory import Allotment, TooLarge
 from manygp.training import History
 from manygp.training.interrupts import held_back
 
-__all__ = ["check_target", "load_estimator", "save"]
-
 # What a spoilt setting or size can end in.
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError, TooLarge)
 # Building a model may take a few times the largest of its tensors, and so many operations for each of them.
@@ -55,16 +53,9 @@ def save(estimator: Estimator, path: Any, overwrite: bool = False) -> None:
 def load_estimator(
     path: Any, estimators: dict[str, type[Estimator]], modules: dict[str, nn.Module | gpytorch.kernels.Kernel]
 ) -> Estimator:
-    """Read an estimator from a folder.
+    """Read an estimator, of a known class by name, from a folder.
 
-    Parameters
-    ----------
-    path
-        The folder.
-    estimators
-        Known estimator classes by class name.
-    modules
-        Modules of the user's own that the model was made with, by the name of the setting.
+    `modules` are those of the user's own that the model was made with, by the name of the setting.
     """
     folder = model_path(path)
     manifest, tensors = read_folder(folder)

@@ -12,21 +12,9 @@ from manygp.extras import need
 from manygp.functions import Joint
 from manygp.likelihoods import Gaussian
 
-__all__ = ["botorch_model", "posterior"]
-
 
 def posterior(estimator: Any, X: Tensor, outputs: Any, observation_noise: bool, joint: Joint | None = None) -> Any:
-    """The posterior of some outputs at inputs (..., q, d), see `Estimator.posterior`.
-
-    Parameters
-    ----------
-    estimator
-        A fitted estimator.
-    X, outputs, observation_noise
-        As there.
-    joint
-        What `frozen_joint` of the estimator returned, if it was asked for before.
-    """
+    """The posterior of some outputs at inputs (..., q, d), see `Estimator.posterior`; `frozen_joint` may be at hand."""
     posteriors = need("botorch.posteriors", "botorch", "posterior")
     distributions = need("gpytorch.distributions", "botorch", "posterior")
     if not isinstance(X, Tensor) or X.dim() < 2 or X.shape[-1] != estimator.n_features_in_:

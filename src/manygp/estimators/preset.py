@@ -2,33 +2,22 @@
 
 from dataclasses import dataclass, replace
 
-__all__ = ["FAST", "PUBLISHED", "QUICK", "Preset"]
-
 
 @dataclass(frozen=True)
 class Preset:
-    """A way from a table to a trained model.
+    """A way from a table to a trained model."""
 
-    Parameters
-    ----------
-    natural
-        Whether q(u) moves by natural steps, rates follow a schedule, and steps touch rows of few outputs; otherwise
-        Adam moves everything at one rate.
-    from_data
-        Whether a model begins with what a survey of the table tells, and may be corrected by cells left out once it is
-        trained; otherwise it begins at its prior with published sizes, and is what training has made of it.
-    learning_rate
-        Adam's step size.
-    epochs
-        Passes over the data; None trains until the bound stops rising.
-    frozen_share
-        Share of the epochs for which the likelihood stays at its start.
-    """
-
+    #: Whether q(u) moves by natural steps, rates follow a schedule, and steps touch rows of few outputs; otherwise Adam
+    #: moves everything at one rate.
     natural: bool
+    #: Whether a model begins with what a survey of the table tells, and may be corrected by cells left out once it is
+    #: trained; otherwise it begins at its prior with published sizes, and is what training has made of it.
     from_data: bool
+    #: Adam's step size.
     learning_rate: float
+    #: Passes over the data; None trains until the bound stops rising.
     epochs: int | None
+    #: Share of the epochs for which the likelihood stays at its start.
     frozen_share: float = 0.0
 
 

@@ -4,7 +4,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from gpytorch.kernels import CosineKernel, Kernel, PeriodicKernel, SpectralMixtureKernel
 
@@ -14,8 +13,6 @@ from manygp.likelihoods import choose_likelihood
 
 if TYPE_CHECKING:
     from manygp.estimators.estimator import Estimator
-
-__all__ = ["remark_on_kernels", "remark_on_learning", "remark_on_values"]
 
 # Cells that are looked at.
 _SAMPLE = 1000
@@ -75,10 +72,9 @@ def remark_on_learning(estimator: "Estimator", table: Table) -> None:
         return
     row, output, y = table.sample(_SAMPLE, np.random.default_rng(0))
     X, exposure = table.X[row], None if table.exposure is None else table.exposure[row]
-    # Inputs are plain numbers here, even if users know them as dates.
-    seen, weight = estimator._listed(X, pd.DataFrame(X), output, True, exposure), np.zeros(len(y))
+    seen, weight = estimator._listed(X, output, True, exposure), np.zeros(len(y))
     if estimator.model_.likelihood.is_affine:
-        v = estimator._listed(X, pd.DataFrame(X), output, False, exposure).variance
+        v = estimator._listed(X, output, False, exposure).variance
         weight = np.minimum(v / np.maximum(seen.variance - v, v), _MOST_WEIGHT)
     unit, count = estimator.scaling_.y_scale[output], np.bincount(output)[output]
     own_mean = (np.bincount(output, y) / np.maximum(np.bincount(output), 1))[output]

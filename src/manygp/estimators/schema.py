@@ -1,17 +1,15 @@
 """What a manifest may say: every field has a kind and a range, and sizes are those of the tensors beside it."""
 
 import json
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from manygp.data.axes import Axes
-from manygp.training import Correction, EpochRecord, History
-
-__all__ = ["check_manifest", "check_scaling", "check_state"]
+from manygp.training import History
 
 _LONGEST_TEXT = 10_000
 # The largest numbers that may occur, whose squares are still numbers.
@@ -43,7 +41,7 @@ def check_manifest(manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None
         _check_length("feature_names", manifest["feature_names"], sizes["num_features"] - circles)
         _expect(all(isinstance(name, str) for name in manifest["feature_names"]), "feature_names are not all text")
     _check_axes(manifest.get("axes"))
-    _check_history(manifest["history"])
+    _expect(_has_kind(manifest["history"], History), "history is no history")
 
 
 def check_scaling(scaling: dict[str, Tensor], num_features: int, num_outputs: int) -> None:
@@ -102,7 +100,7 @@ def _check_size(key: str, value: Any, numbers: int) -> None:
         for part in value.values() if isinstance(value, dict) else value:
             _check_size("", part, numbers)
     elif isinstance(value, str):
-        _check_text(key, value)
+        _expect(_is_line(value), f"{key} is no line of text")
 
 
 def _check_axes(axes: Any) -> None:
@@ -131,39 +129,29 @@ def _is_attributes(text: str) -> bool:
     return isinstance(held, dict) and all(isinstance(part, dict) for part in held.values())
 
 
-def _check_history(history: Any) -> None:
-    known = {field.name for field in fields(History)}
-    _expect(isinstance(history, dict) and set(history) == known, "history is no history")
-    _check_text("stop_reason", history["stop_reason"])
-    for part in ("stages", "survey"):
-        _expect(isinstance(history[part], dict), f"{part} are no object")
-    for name, value in history["stages"].items():
-        _check_text("a stage", name)
-        _expect(isinstance(value, int | float), "a stage has no number of seconds")
-    for line in (*history["survey"], *history["survey"].values()):
-        _check_text("a fact of the survey", line)
-    names = {field.name for field in fields(Correction)}
-    _expect(isinstance(history["corrections"], list), "corrections are no list")
-    for correction in history["corrections"]:
-        _expect(isinstance(correction, dict) and set(correction) == names, "a correction is none")
-        for name in ("name", "reason", "effect"):
-            _check_text(name, correction[name])
-        _expect(isinstance(correction["seconds"], int | float), "a correction has no number of seconds")
-    _expect(isinstance(history["records"], list), "records are no list")
-    names = {field.name for field in fields(EpochRecord)}
-    for record in history["records"]:
-        _expect(isinstance(record, dict) and set(record) == names, "a record of the history is none")
-        _expect(all(isinstance(value, int | float) for value in record.values()), "a record holds what is no number")
-        _expect(type(record["epoch"]) is int and record["epoch"] >= 0, "an epoch is no number")
+def _has_kind(value: Any, kind: Any) -> bool:
+    """Whether a value that was read from JSON is what a dataclass, or the annotation of one of its fields, asks for."""
+    if is_dataclass(kind):
+        known = get_type_hints(kind)
+        is_whole = isinstance(value, dict) and value.keys() == known.keys()
+        return is_whole and all(_has_kind(value[name], hint) for name, hint in known.items())
+    inner = get_args(kind)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_has_kind(part, inner[0]) for part in value)
+    if get_origin(kind) is dict:
+        pairs = value.items() if isinstance(value, dict) else [(None, None)]
+        return all(_has_kind(key, inner[0]) and _has_kind(part, inner[1]) for key, part in pairs)
+    if kind is int:
+        return type(value) is int and value >= 0
+    return _is_line(value) if kind is str else isinstance(value, int | float)
 
 
 def _check_length(key: str, value: Any, length: Any) -> None:
     _expect(isinstance(value, list) and len(value) == length, f"{key} are not {length}")
 
 
-def _check_text(key: str, value: Any) -> None:
-    is_short = isinstance(value, str) and len(value) <= _LONGEST_TEXT and value.isprintable()
-    _expect(is_short, f"{key} is no line of text")
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and value.isprintable()
 
 
 def _expect(condition: bool | np.bool_, otherwise: str) -> None:

@@ -1,6 +1,5 @@
 """How an estimator is held against observations that it has not seen."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
@@ -16,9 +15,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.estimators.tables import cell_names, given_table
-from manygp.prediction import Prediction
-
-__all__ = ["ScoringMixin", "scorer"]
 
 _LOSSES = ("mse", "nll", "crps")
 
@@ -52,21 +48,10 @@ class ScoringMixin(RegressorMixin):
     output_names_: tuple[Hashable, ...]
     n_outputs_: int
 
-    @abstractmethod
-    def predict_dist(
-        self, X: Any = None, outputs: Any = None, *, observation_noise: bool = True, exposure: Any = None
-    ) -> Prediction:
-        """Predictive distribution at all pairs of inputs and outputs."""
-
-    @abstractmethod
-    def predict_cells(
-        self, x: Any, outputs: Any, *, observation_noise: bool = True, exposure: Any = None
-    ) -> Prediction:
-        """Predictive distribution of a list of cells."""
-
-    @abstractmethod
-    def _check_fitted(self) -> None:
-        """Refuse to go on before a fit."""
+    # Of `Estimator`.
+    predict_dist: Any
+    predict_cells: Any
+    _check_fitted: Any
 
     def evaluate(
         self,
@@ -104,7 +89,7 @@ class ScoringMixin(RegressorMixin):
         if isinstance(table, Grid):
             values = _values(table)
             dist = self.predict_dist(_inputs_of(X, y, table), outputs, exposure=exposure)
-            return dist.score(values, plug_in=plug_in)
+            return dict(dist.score(values, plug_in=plug_in))
         assert isinstance(table, Cells)
         chosen = find_outputs(self.output_names_, outputs)
         if len(chosen) != table.num_outputs:
@@ -112,7 +97,7 @@ class ScoringMixin(RegressorMixin):
                 f"outputs names {len(chosen)} outputs and the table has {table.num_outputs}; name one for each of them."
             )
         names = cell_names(table, [self.output_names_[i] for i in chosen])
-        return self.predict_cells(table, names, exposure=exposure).score(table.y, plug_in=plug_in)
+        return dict(self.predict_cells(table, names, exposure=exposure).score(table.y, plug_in=plug_in))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, exposure: Any = None) -> float:
         """Coefficient of determination R² of every output, averaged over outputs.

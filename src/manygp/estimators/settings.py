@@ -1,31 +1,24 @@
-"""Checks of settings, made once, when a fit begins."""
+"""Settings: checks, made once, when a fit begins, and seasons of a kernel in the units of a table."""
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpytorch
 import numpy as np
 import torch
 
+from manygp.data import Table
+from manygp.data.seasons import find_seasons
+from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.kernels import KERNELS
-from manygp.kernels.composed import parts_of
+from manygp.kernels.composed import parts_of, seasons_of
 from manygp.likelihoods import LIKELIHOODS, Likelihood
 from manygp.memory import check_memory
 
-__all__ = [
-    "check_choice",
-    "check_inducing",
-    "check_kernel",
-    "check_likelihood",
-    "check_positive",
-    "check_size",
-    "check_sizes",
-    "resolve_device",
-    "resolve_dtype",
-    "resolve_seed",
-]
+if TYPE_CHECKING:
+    from manygp.estimators.estimator import Estimator
 
 # What sizes take about, in bytes, and by which power of them: covariances among inducing points and latent dimensions,
 # a module for each block and component, covariances for each latent process and kernel, some numbers for each draw.
@@ -139,3 +132,12 @@ def resolve_seed(random_state: Any) -> int:
     if not is_integer or not 0 <= random_state < 2**63:
         raise SettingError(f"random_state={random_state!r} is no seed: use a whole number from 0 to 2⁶³ − 1, or None.")
     return int(random_state)
+
+
+def seasons_in(estimator: "Estimator", table: Table) -> FloatArray | None:
+    """Column and period of every season of an estimator's kernel, shape (k, 2); None where there are none."""
+    settings = estimator.get_params(deep=False)
+    if seasons_of(settings.get("latent_kernel")):
+        raise SettingError("latent_kernel has no seasons, which belong to inputs: write them into kernel.")
+    seasons = seasons_of(settings.get("kernel"))
+    return find_seasons([(season.period, season.column) for season in seasons], table) if seasons else None

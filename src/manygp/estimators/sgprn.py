@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
-import numpy as np
 import torch
 
 from manygp.data import Scaling, Table
@@ -15,13 +14,11 @@ from manygp.errors import SettingError
 from manygp.estimators.config import Config
 from manygp.estimators.settings import check_choice, check_kernel, check_size
 from manygp.estimators.standardize import published_scaling
-from manygp.estimators.trained import Start, TrainedEstimator, given
+from manygp.estimators.trained import Rng, Start, TrainedEstimator, given
 from manygp.initialise.sgprn import initialise, initialise_at_prior
 from manygp.kernels import make_kernel
 from manygp.likelihoods import Likelihood, make_likelihood
 from manygp.models.sgprn import RegressionNetwork, choose_output_shape
-
-__all__ = ["SGPRN"]
 
 logger = logging.getLogger("manygp")
 
@@ -115,8 +112,6 @@ class SGPRN(TrainedEstimator):
     _largest_counts = 1e5
     _config_class = SGPRNConfig
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def process_mean_(self) -> FloatArray:
         """Means M of the latent processes at the inputs of the fit, shape (n, num_latents)."""
@@ -130,8 +125,6 @@ class SGPRN(TrainedEstimator):
         self._check_fitted()
         return self.model_.weights.shape[2:]
 
-    # -- fitting -------------------------------------------------------------------------------------------------
-
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))
@@ -141,17 +134,13 @@ class SGPRN(TrainedEstimator):
         # The posterior knows every input, and is larger than a grid of them.
         super()._fit_table(table.to_grid())
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         model = self._make(table, scaling, given(self.num_latents, _PAPER_NUM_LATENTS))
         initialise_at_prior(model, _PAPER_NOISE_STD, generator)
         return model, scaling
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         wanted = given(self.num_latents, None)
         # The mean over outputs is a process of its own.
         survey = self._look_at(

@@ -6,8 +6,6 @@ from manygp.data import Scaling, Table
 from manygp.errors import SettingError
 from manygp.likelihoods import Likelihood
 
-__all__ = ["check_scaled", "published_scaling"]
-
 
 def check_scaled(standardize: bool | str, likelihood: Likelihood) -> None:
     """Refuse to scale outputs that a likelihood takes as they are."""

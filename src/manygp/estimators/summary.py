@@ -1,7 +1,6 @@
 """What a fitted model is and how it came about, in a few lines."""
 
 import textwrap
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,9 @@ from manygp.likelihoods import Gaussian, likelihood_name
 from manygp.training import History
 from manygp.variational import KernelBatch
 
-__all__ = ["SummaryMixin", "batch_lengthscales"]
-
 _WIDTH, _MOST_NUMBERS = 108, 6
 # Parts of a configuration that are told elsewhere in a summary, or that no reader asks for.
 _HIDDEN = {"num_features", "num_outputs", "likelihood", "terms", "coordinates", "observed", "jitter", "natural"}
-_STOP_REASONS = {
-    "converged": "the bound has stopped rising",
-    "epochs": "as many as were asked for",
-    "budget": "the time for it was up",
-    "time limit": "as many as the time limit left room for",
-    "interrupted": "interrupted",
-    "start": "no epoch improved on the start, which stands",
-    "failed": "a step failed, and what was found before it stands",
-}
 
 
 class SummaryMixin:
@@ -39,10 +27,7 @@ class SummaryMixin:
     history_: History
     n_features_in_: int
     n_outputs_: int
-
-    @abstractmethod
-    def _check_fitted(self) -> None:
-        """Refuse an estimator that has not been fitted."""
+    _check_fitted: Any
 
     @property
     def config_(self) -> Config:
@@ -79,7 +64,8 @@ class SummaryMixin:
     def summary(self) -> str:
         """What the model is and how it came about: sizes and why, noise, lengthscales, terms, corrections, times."""
         self._check_fitted()
-        return _summarise(self)
+        lines = _facts(self)
+        return f"{type(self).__name__}\n" + "\n".join(_line(name, text) for name, text in lines.items())
 
     def _resolved(self) -> Config:
         """The configuration of the model as it is now."""
@@ -91,14 +77,11 @@ class SummaryMixin:
         return None
 
 
-def _summarise(estimator: SummaryMixin) -> str:
-    """Sizes and why, likelihood and noise, lengthscales, terms, corrections, and the time of every stage."""
+def _facts(estimator: SummaryMixin) -> dict[str, str]:
     config, history, lines = estimator.config_.plain(), estimator.history_, dict[str, str]()
     lines["table"] = history.survey.get("table", f"{estimator.n_features_in_} inputs, {estimator.n_outputs_} outputs")
-    sizes = {
-        name: value for name, value in config.items() if name not in _HIDDEN and value not in (None, 0, 0.0, False)
-    }
-    lines["model"] = ", ".join(f"{name}={_shown(value)}" for name, value in sizes.items())
+    told = {name: value for name, value in config.items() if name not in _HIDDEN and value not in (None, 0, False)}
+    lines["model"] = ", ".join(f"{name}={_shown(value)}" for name, value in told.items())
     for name, fact in history.survey.items():
         if name != "table":
             lines[f"survey: {name}"] = fact
@@ -112,13 +95,12 @@ def _summarise(estimator: SummaryMixin) -> str:
         names = [" ".join(map(str, term)) for term in config["terms"]]
         lines["terms"] = ", ".join(names) or "none, as in the paper"
     bound = f", bound {history['bound'][-1]:,.1f} nats" if len(history) else ""
-    reason = _STOP_REASONS.get(history.stop_reason, history.stop_reason)
-    lines["training"] = f"{len(history)} epoch{'s' * (len(history) != 1)}, {reason}{bound}"
+    lines["training"] = f"{len(history)} epoch{'s' * (len(history) != 1)}{bound}; it ended because {history.ending}"
     for correction in history.corrections:
         lines[f"corrected: {correction.name}"] = f"{correction.effect} ({correction.reason})"
     if history.stages:
         lines["seconds"] = ", ".join(f"{name} {seconds:.1f}" for name, seconds in history.stages.items())
-    return f"{type(estimator).__name__}\n" + "\n".join(_line(name, text) for name, text in lines.items())
+    return lines
 
 
 def batch_lengthscales(kernels: KernelBatch, units: Tensor | float, x_scale: FloatArray) -> FloatArray | None:

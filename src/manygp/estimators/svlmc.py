@@ -15,14 +15,12 @@ from manygp.estimators.noise import with_fixed_noise
 from manygp.estimators.settings import check_choice, check_size
 from manygp.estimators.standardize import published_scaling
 from manygp.estimators.summary import batch_lengthscales
-from manygp.estimators.trained import Start, TrainedEstimator, given
+from manygp.estimators.trained import Rng, Start, TrainedEstimator, given
 from manygp.initialise.processes import choose_num_points
 from manygp.initialise.svlmc import initialise
 from manygp.likelihoods import Gaussian, Likelihood, make_likelihood
 from manygp.models.svlmc import MIXING_POSTERIORS, LinearMixingModel, Mixing
 from manygp.variational import CholeskyPosterior, InducingGP, KernelBatch, NaturalPosterior
-
-__all__ = ["SVLMC"]
 
 logger = logging.getLogger("manygp")
 
@@ -105,8 +103,6 @@ class SVLMC(TrainedEstimator):
     _reads_batches = True
     _config_class = SVLMCConfig
 
-    # -- fitted attributes ---------------------------------------------------------------------------------------
-
     @property
     def mixing_(self) -> FloatArray:
         """Mixing weights W in scaled units, shape (p, num_latents)."""
@@ -121,11 +117,8 @@ class SVLMC(TrainedEstimator):
             return np.zeros(self.n_outputs_)
         return self.model_.bias.detach().cpu().numpy()[:, 0]
 
-    # -- fitting -------------------------------------------------------------------------------------------------
-
     def _lengthscales(self) -> FloatArray | None:
-        processes = self.model_.processes
-        return batch_lengthscales(processes.kernels, processes.units, self.scaling_.x_scale)
+        return batch_lengthscales(self.model_.processes.kernels, self.model_.processes.units, self.scaling_.x_scale)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -133,9 +126,7 @@ class SVLMC(TrainedEstimator):
         check_size("num_inducing", self.num_inducing, automatic=("auto",))
         check_choice("mixing_posterior", self.mixing_posterior, ("auto", *MIXING_POSTERIORS))
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         scaling = published_scaling(self.standardize, table, likelihood.is_affine)
         m = given(self.num_inducing, min(_PAPER["num_inducing"], table.num_inputs))
         model = self._mixture(table, given(self.num_latents, _PAPER["num_latents"]), m)
@@ -145,9 +136,7 @@ class SVLMC(TrainedEstimator):
             model.likelihood.noise = torch.tensor(_PAPER_NOISE_STD**2, dtype=torch.float64)
         return model, scaling
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         wanted = given(self.num_latents, None)
         survey = self._look_at(
             table, likelihood, rng, self.standardize, None if wanted is None else max(int(wanted) - 1, 1)

@@ -8,8 +8,6 @@ from manygp.data.exposure import observed_exposure
 from manygp.data.labels import input_frame
 from manygp.errors import DataError
 
-__all__ = ["cell_names", "given_table"]
-
 
 def given_table(
     X: Any,

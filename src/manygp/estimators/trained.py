@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import gpytorch
 import numpy as np
@@ -36,9 +36,9 @@ from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.training import History, Schedule, TrainingSettings, make_progress, train
 
-__all__ = ["PRESETS", "Clock", "Start", "TrainedEstimator", "given", "undone_by_interrupts"]
-
 PRESETS = ("fast", "quick", "paper")
+# What numpy draws from.
+Rng: TypeAlias = np.random.Generator
 # An untrained model at its start, and the scaling of its table.
 Start = tuple[Any, Scaling]
 # Observed cells that an automatic batch aims at: enough for efficient products, few enough for many steps.
@@ -90,25 +90,8 @@ class TrainedEstimator(Estimator):
     """An estimator whose model has a bound on minibatches.
 
     A leaf defines `_begin_at_data` and `_begin_at_prior`, which make a model and a scaling from a table, and says with
-    `_check_settings` what is wrong with its settings. Those below are shared by all leaves, which are dataclasses too.
-
-    Parameters
-    ----------
-    epochs
-        Passes over the data; "auto" runs until the bound stops rising, or as often as the published procedure.
-    batch_inputs, batch_outputs
-        Inputs and outputs in a batch; "auto" aims at a few thousand observed cells, None takes all.
-    learning_rate
-        Adam's step size; "auto" takes that of the preset.
-    preset
-        "fast" starts from the data and takes natural steps; "quick" is that with ten epochs, for
-        a first look; "paper" follows the published procedure: Adam on everything from the prior.
-    dtype, device, random_state, progress
-        See a leaf.
-    freeze_likelihood
-        Epochs for which the likelihood stays at its start; "auto" is none, and what was published for "paper".
-    max_grad_norm
-        Largest norm of the gradient of the bound per cell; None does not clip.
+    `_check_settings` what is wrong with its settings. Those below are shared by all leaves, which are dataclasses too;
+    `TLVMOGP` tells what they mean.
     """
 
     kernel: str | gpytorch.kernels.Kernel = "rbf"
@@ -151,15 +134,11 @@ class TrainedEstimator(Estimator):
         """How many places there are for inducing points, and what they are."""
         return table.num_inputs, "inputs"
 
-    def _begin_at_data(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_data(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         """A model and scaling with all that is not given chosen from the data."""
         raise NotImplementedError
 
-    def _begin_at_prior(
-        self, table: Table, likelihood: Likelihood, rng: np.random.Generator, generator: torch.Generator
-    ) -> Start:
+    def _begin_at_prior(self, table: Table, likelihood: Likelihood, rng: Rng, generator: torch.Generator) -> Start:
         """A model and scaling after the published procedure."""
         raise SettingError(f"preset={self.preset!r} is unknown to {type(self).__name__}: nothing was published.")
 
@@ -201,20 +180,19 @@ class TrainedEstimator(Estimator):
         seed = self._exchange.common(lambda: self._journal.seed(resolve_seed(self.random_state)))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         clock = Clock()
-        model, scaling = self._at_start(table, seed)
-        model.to(device)
-        clock.begun()
-        history = self._train(model, table, scaling, dtype, device, seed)
-        clock.tell(history, self.__dict__.pop("_last_survey", None), self._recalled_survey())
-        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
-
-    def _at_start(self, table: Table, seed: int) -> Start:
-        """A model at its start and the scaling, which one process makes for all."""
-        return self._exchange.common(
+        # One process makes the start for all.
+        model, scaling = self._exchange.common(
             lambda: self._own_start(table, seed),
             lambda start: told_start(self, *start, {}),
             lambda told: recalled_start(self, told),
         )
+        model.to(device)
+        clock.begun()
+        history = self._train(model, table, scaling, dtype, device, seed)
+        # The survey of a checkpoint is not made again.
+        recalled = {} if self._journal.start is None else self._journal.start["survey"]
+        clock.tell(history, self.__dict__.pop("_last_survey", None), recalled)
+        self.model_, self.scaling_, self.history_, self._seed = model, scaling, history, seed
 
     def _own_start(self, table: Table, seed: int) -> Start:
         """A model at its start and the scaling: those of a checkpoint, or made from the table."""
@@ -231,10 +209,6 @@ class TrainedEstimator(Estimator):
             survey: Survey | None = getattr(self, "_last_survey", None)
             journal.keep_start(told_start(self, model, scaling, {} if survey is None else survey.report()))
         return model, scaling
-
-    def _recalled_survey(self) -> dict[str, str]:
-        """What a checkpoint knows of the survey, which is not made again."""
-        return {} if self._journal.start is None else self._journal.start["survey"]
 
     def _look_at(self, *given: Any, **more: Any) -> Survey:
         """The survey of a table, which the history will tell of."""

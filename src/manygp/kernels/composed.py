@@ -6,8 +6,6 @@ from typing import Any
 
 from manygp.errors import SettingError
 
-__all__ = ["Part", "Season", "parts_of", "seasons_of"]
-
 _HOW = "write it as 'rbf * periodic(24)' or 'rbf + periodic(\"year\")'"
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from manygp.kernels.named import LatentKernel, is_fused, smoothness
 from manygp.kernels.pairs import LatentPairs, Pairs, make_pairs, matern
 
-__all__ = ["CovarianceAmong", "CovarianceRows", "cross_covariance", "kernel_diagonal", "plain_covariance", "stationary"]
-
 # Numbers of a covariance matrix, and rows at least, that are worked on together.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 250_000, 512
 # The same for visitors who do more with every chunk, and for rows that are kept.

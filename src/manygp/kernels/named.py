@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from manygp.errors import SettingError
 from manygp.kernels.composed import parts_of, seasons_of
 
-__all__ = ["KERNELS", "LatentKernel", "is_fused", "make_kernel", "rescale_kernel", "smoothness"]
-
 KERNELS = ("rbf", "matern12", "matern32", "matern52")
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
@@ -76,11 +74,7 @@ class LatentKernel(ScaleKernel):
 
 
 def make_kernel(
-    kernel: str | Kernel,
-    dim: int,
-    log_parameters: bool = False,
-    num_latents: int = 0,
-    num_inputs: int | None = None,
+    kernel: str | Kernel, dim: int, log_parameters: bool = False, num_latents: int = 0, num_inputs: int | None = None
 ) -> Kernel:
     """A GPyTorch kernel on `dim` dimensions, from its name or as a copy of the one given.
 

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Gradient", "LatentPairs", "Pairs", "make_pairs", "matern"]
-
 _Parts = tuple[Tensor, ...]
 _Places = slice | Tensor
 _ALL = slice(None)

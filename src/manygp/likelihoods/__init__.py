@@ -6,17 +6,14 @@ between outputs are picked by the output numbers that come with the cells.
 
 from manygp.likelihoods.bernoulli import Bernoulli
 from manygp.likelihoods.counts import CountLikelihood
-from manygp.likelihoods.gaussian import Gaussian
+from manygp.likelihoods.gaussian import Gaussian, Noiseless, PooledGaussian
 from manygp.likelihoods.given import Given
 from manygp.likelihoods.likelihood import Likelihood
 from manygp.likelihoods.negative_binomial import NegativeBinomial
-from manygp.likelihoods.noiseless import Noiseless
 from manygp.likelihoods.poisson import Poisson
-from manygp.likelihoods.pooled_gaussian import PooledGaussian
 from manygp.likelihoods.registry import LIKELIHOODS, choose_likelihood, likelihood_name, make_likelihood
 from manygp.likelihoods.student_t import StudentT
-from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
-from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
+from manygp.likelihoods.zero_inflation import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 __all__ = [
     "LIKELIHOODS",

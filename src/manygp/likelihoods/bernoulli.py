@@ -5,8 +5,6 @@ from torch import Tensor
 
 from manygp.likelihoods.likelihood import Likelihood, sum_by_output
 
-__all__ = ["Bernoulli"]
-
 
 class Bernoulli(Likelihood):
     """y = 1 with probability Φ(f), the normal distribution function, else y = 0.

@@ -1,6 +1,7 @@
 """What all likelihoods of counts share: link, exposure, quadrature that finds narrow peaks, starting values."""
 
-from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +12,6 @@ from manygp.likelihoods.links import Link, bounded_exp, make_link
 from manygp.linalg import with_gradients
 from manygp.quadrature import gaussian_expectation, gaussian_nodes, log_gaussian_expectation
 
-__all__ = ["CountLikelihood", "gamma_sample", "poisson_sample"]
-
 _NEWTON_STEPS = 8
 _LONGEST_STEP = 4.0
 _DISPERSIONS = (1e-3, 10.0)
@@ -20,12 +19,27 @@ _DISPERSIONS = (1e-3, 10.0)
 _LOST = 100.0
 
 
+@dataclass(frozen=True)
+class CountDistribution:
+    """A distribution of counts, as functions of the log mean η, of y, and of other parameters last.
+
+    The log mass is a `kernel` that depends on η and a `constant` that does not, so that gamma functions are computed
+    once per cell and not at every node. The `jet` of a kernel is its value, its first and second derivative by η, and
+    its derivative by each of the other parameters: training steps and the search for the peak of an integrand take
+    them many times. Draws take a generator after η.
+    """
+
+    kernel: Callable[..., Tensor]
+    jet: Callable[..., tuple[Tensor, ...]]
+    constant: Callable[..., Tensor]
+    cdf: Callable[..., Tensor]
+    sample: Callable[..., Tensor]
+
+
 class CountLikelihood(Likelihood):
     """y = 0, 1, 2, ... with log mean η = h(f) + log(scale · exposure), before zeros are added where they are.
 
-    The log mass is a kernel that depends on η and a constant that does not, so that gamma functions are computed once
-    per cell and not at every node. A leaf gives both, and the derivatives of the kernel by hand: training steps and
-    the search for the peak of an integrand take them many times.
+    A leaf names its `distribution`, or defines what is made of it.
 
     Parameters
     ----------
@@ -35,6 +49,7 @@ class CountLikelihood(Likelihood):
         Constant factor of the mean.
     """
 
+    distribution: CountDistribution
     num_points = 16
     is_discrete = True
     takes_exposure = True
@@ -48,23 +63,30 @@ class CountLikelihood(Likelihood):
         self.link: Link = make_link(link)
         self.hold_log("log_scale", scale, None, learned=False)
 
-    # -- what a leaf defines -------------------------------------------------------------------------------------
+    # -- what a leaf may define ----------------------------------------------------------------------------------
 
-    @abstractmethod
     def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
         """What kernel and constant need to know of every cell's output, in the dtype of `like`."""
+        return ()
 
-    @abstractmethod
     def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
         """log p(y | η) without its constant."""
+        return self.distribution.kernel(η, y, *parameters)
 
-    @abstractmethod
     def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         """The kernel, its first and second derivative by η, and its derivative by each of the parameters."""
+        return self.distribution.jet(η, y, *parameters)
 
     def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
-        """log p(y | η) minus the kernel, here −log y!."""
-        return -torch.lgamma(y.double() + 1.0).to(y.dtype)
+        """log p(y | η) minus the kernel."""
+        return self.distribution.constant(y, *parameters)
+
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
+        return self.distribution.cdf(self.log_mean(f, exposure), y, *self.cell_parameters(outputs, f))
+
+    @torch.no_grad()
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
+        return self.distribution.sample(self.log_mean(f, exposure), generator, *self.cell_parameters(outputs, f))
 
     def dispersion_of(self, outputs: Tensor, like: Tensor) -> Tensor:
         """α of var[y | m] = m + α m², before zeros are added: none."""
@@ -232,6 +254,11 @@ class CountLikelihood(Likelihood):
         # As if one more cell of mean 1 had shown the dispersion of all: few small counts say nothing of their own.
         own = sum_by_output(excess, outputs, size) + pooled
         return (own / (sum_by_output(weight, outputs, size) + 1.0)).clamp(*_DISPERSIONS)
+
+
+def log_factorial(y: Tensor) -> Tensor:
+    """log y!."""
+    return torch.lgamma(y.double() + 1.0).to(y.dtype)
 
 
 def poisson_sample(mean: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gaussian observations with one noise variance for all outputs, or one for each."""
+"""Gaussian observations: one noise variance for all outputs, one for each, or none at all."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,6 @@ from gpytorch.constraints import GreaterThan
 from torch import Tensor, nn
 
 from manygp.likelihoods.likelihood import Likelihood, mean_by_output
-
-__all__ = ["Gaussian"]
 
 # The least noise that is learned, beside values of size 1; what somebody fixes may be in any units.
 _LEAST_NOISE, _LEAST_FIXED = 1e-6, 1e-20
@@ -161,3 +159,78 @@ class Gaussian(Likelihood):
 
 def _log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (residual.square() / variance + variance.log() + math.log(2.0 * math.pi))
+
+
+class PooledGaussian(Gaussian):
+    """y = f + ε with ε ~ N(0, σ² exp(δ_p)) and δ_p ~ N(0, τ²).
+
+    Outputs with many cells have the noise that these say, outputs with few the noise of all.
+
+    Parameters
+    ----------
+    num_outputs
+        Number of outputs.
+    noise
+        Initial noise variance σ².
+    spread
+        Prior variance τ² of the deviations.
+    """
+
+    spread: Tensor
+
+    def __init__(self, num_outputs: int = 1, noise: float = 0.1, spread: float = 1.0):
+        super().__init__(noise=noise)
+        self.rows = ("deviation",)
+        self.deviation = nn.Parameter(torch.zeros(num_outputs, dtype=torch.float64))
+        self.register_buffer("spread", torch.tensor(spread, dtype=torch.float64))
+
+    @torch.no_grad()
+    def set_deviation(self, deviation: Tensor, spread: float) -> None:
+        """Set δ and its prior variance τ²."""
+        self.deviation.copy_(deviation)
+        self.spread.fill_(spread)
+
+    def split_noise(self, outputs: Tensor, extra: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if extra is not None:
+            return super().split_noise(outputs, extra)
+        return self.noise[0], self.pick("deviation", outputs)
+
+    def negative_log_prior(self, outputs: Tensor) -> Tensor:
+        # −log N(δ | 0, τ²) without its constant
+        return 0.5 * self.pick("deviation", outputs).square() / self.spread
+
+    def _own_noise(self, outputs: Tensor) -> Tensor:
+        return self.noise[0] * self.pick("deviation", outputs).exp()
+
+
+class Noiseless(Likelihood):
+    """y = f, so that predictions are those of the function without observation noise. Not for fitting."""
+
+    is_affine = True
+
+    def log_prob(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
+        return torch.where(f == y, torch.inf, -torch.inf)
+
+    def conditional_moments(self, f: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return f, torch.zeros_like(f)
+
+    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
+        return (f <= y).to(f.dtype)
+
+    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
+        return f
+
+    def predictive_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        return torch.distributions.Normal(mean, variance.sqrt()).log_prob(y)
+
+    def predictive_moments(
+        self, mean: Tensor, variance: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return mean, variance
+
+    def predictive_cdf(
+        self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None
+    ) -> Tensor:
+        return torch.special.ndtr((y - mean) / variance.sqrt())

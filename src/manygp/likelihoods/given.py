@@ -12,8 +12,6 @@ from torch.distributions import Distribution, constraints
 from manygp.errors import SettingError
 from manygp.likelihoods.likelihood import Likelihood, sum_by_output
 
-__all__ = ["Given"]
-
 # Where f is looked for by its mean, and how often the range is halved.
 _RANGE, _HALVINGS = 20.0, 50
 _GLOBAL_GENERATOR = threading.Lock()

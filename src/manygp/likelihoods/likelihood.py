@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from manygp.errors import DataError
 from manygp.quadrature import gaussian_expectation, gaussian_nodes, log_gaussian_expectation
 
-__all__ = ["Likelihood", "mean_by_output", "sum_by_output"]
-
 
 class Likelihood(nn.Module):
     """p(y | f) of a single cell, and what follows from it under f ~ N(mean, variance).

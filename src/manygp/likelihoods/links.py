@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from manygp.errors import SettingError
 
-__all__ = ["LINKS", "Exponential", "Link", "Softplus", "bounded_exp", "make_link", "softplus"]
-
 # exp(80) and its square root's square are finite in float32 too. Beyond, a mean grows linearly: it has left every
 # data set long ago, but its gradient must still point back.
 _MAX_LOG_MEAN = 80.0

@@ -7,18 +7,8 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
-from manygp.likelihoods.counts import CountLikelihood, gamma_sample, poisson_sample
+from manygp.likelihoods.counts import CountDistribution, CountLikelihood, gamma_sample, log_factorial, poisson_sample
 from manygp.likelihoods.links import bounded_exp, softplus
-
-__all__ = [
-    "NegativeBinomial",
-    "log_size",
-    "negative_binomial_cdf",
-    "negative_binomial_constant",
-    "negative_binomial_jet",
-    "negative_binomial_kernel",
-    "negative_binomial_sample",
-]
 
 # A dispersion below 1e-8 is a Poisson to all digits that count, and 1/α stays a number one can calculate with.
 _LOG_MIN_DISPERSION = math.log(1e-8)
@@ -28,18 +18,18 @@ _STIRLING_FROM = 32.0
 _MAX_SUMMED = 64
 
 
-def log_size(log_dispersion: Tensor) -> Tensor:
+def _log_size(log_dispersion: Tensor) -> Tensor:
     """ρ = log r of the size r = 1/α, with α held above 1e-8 smoothly."""
     return -torch.logaddexp(log_dispersion, torch.full_like(log_dispersion, _LOG_MIN_DISPERSION))
 
 
-def negative_binomial_kernel(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+def _kernel(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
     """log p(y | m = exp η, r = exp ρ) without what does not depend on η."""
     # y η − (y + r) log(1 + m/r)
     return y * η - (y + ρ.exp()) * softplus(η - ρ)
 
 
-def negative_binomial_jet(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _jet(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The kernel, its first and second derivative by η, and its derivative by ρ."""
     # y − (y + r) q, −(y + r) q (1 − q) and (y + r) q − r log(1 + m/r) with q = m / (r + m)
     r, rest = ρ.exp(), softplus(η - ρ)
@@ -48,7 +38,7 @@ def negative_binomial_jet(η: Tensor, y: Tensor, ρ: Tensor) -> tuple[Tensor, Te
     return y * η - (y + r) * rest, y - total, total * (q - 1.0), total - r * rest
 
 
-def negative_binomial_constant(y: Tensor, ρ: Tensor) -> Tensor:
+def _constant(y: Tensor, ρ: Tensor) -> Tensor:
     """log Γ(y + r) − log Γ(r) − y log r − log y!, where differences of large numbers would cancel too."""
     dtype, y, ρ = ρ.dtype, y.double(), ρ.double()
     r = ρ.exp()
@@ -56,7 +46,7 @@ def negative_binomial_constant(y: Tensor, ρ: Tensor) -> Tensor:
     plain = torch.lgamma(y + small) - torch.lgamma(small) - y * small.log()
     # log Γ(z) = (z − ½) log z − z + S(z) + const
     stirling = (y + large - 0.5) * torch.log1p(y / large) - y + _stirling_rest(y + large) - _stirling_rest(large)
-    return (torch.where(r < _STIRLING_FROM, plain, stirling) - torch.lgamma(y + 1.0)).to(dtype)
+    return (torch.where(r < _STIRLING_FROM, plain, stirling) - log_factorial(y)).to(dtype)
 
 
 def _stirling_rest(z: Tensor) -> Tensor:
@@ -67,11 +57,11 @@ def _stirling_rest(z: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def negative_binomial_cdf(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
+def _cdf(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
     """P(Y ≤ y | m = exp η, r = exp ρ), without gradients; fast where y has one dimension, the last of η."""
     if y.dim() != 1 or ρ.dim() > 1:
         shape = torch.broadcast_shapes(η.shape, y.shape, ρ.shape)
-        return negative_binomial_cdf(*(part.expand(shape).reshape(-1) for part in (η, y, ρ))).view(shape)
+        return _cdf(*(part.expand(shape).reshape(-1) for part in (η, y, ρ))).view(shape)
     shape = torch.broadcast_shapes(η.shape, y.shape, ρ.shape)
     # From large to small, so that the cells with a mass left to add are always the first ones.
     y, order = y.floor().expand(shape[-1:]).sort(descending=True)
@@ -105,13 +95,40 @@ def _incomplete_beta(η: Tensor, y: Tensor, ρ: Tensor) -> Tensor:
     return torch.as_tensor(values).to(η)
 
 
-def negative_binomial_sample(η: Tensor, ρ: Tensor, generator: torch.Generator) -> Tensor:
+def _sample(η: Tensor, generator: torch.Generator, ρ: Tensor) -> Tensor:
     """Draws: a Poisson whose mean is a gamma draw of mean m and shape r."""
     r = ρ.exp().expand(η.shape).contiguous()
     return poisson_sample(bounded_exp(η) * gamma_sample(r, generator) / r, generator)
 
 
-class NegativeBinomial(CountLikelihood):
+NEGATIVE_BINOMIAL = CountDistribution(_kernel, _jet, _constant, _cdf, _sample)
+
+
+class Overdispersed(CountLikelihood):
+    """Negative binomial counts with a dispersion α, of each output or of all, that a leaf holds as its logarithm."""
+
+    distribution = NEGATIVE_BINOMIAL
+    log_dispersion: Tensor
+
+    @property
+    def dispersion(self) -> Tensor:
+        """α, shape (1,) or (p,)."""
+        return torch.exp(-_log_size(self.log_dispersion))
+
+    def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        return (_log_size(self.pick("log_dispersion", outputs)).to(like.dtype),)
+
+    def dispersion_of(self, outputs: Tensor, like: Tensor) -> Tensor:
+        return torch.exp(-self.cell_parameters(outputs, like)[-1])
+
+    @torch.no_grad()
+    def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
+        if isinstance(self.log_dispersion, nn.Parameter):
+            size = self.log_dispersion.numel()
+            self.log_dispersion.copy_(self.moment_dispersion(y, outputs, size, f, exposure).log())
+
+
+class NegativeBinomial(Overdispersed):
     """y ~ NB(m, α), log m = h(f) + log(scale · exposure): counts of mean m and variance m + α m².
 
     Parameters
@@ -119,7 +136,7 @@ class NegativeBinomial(CountLikelihood):
     num_outputs
         Number of outputs.
     dispersion
-        Initial dispersion α.
+        Initial dispersion α; the present one, shape (1,) or (p,), is the attribute of this name.
     per_output
         Whether every output has a dispersion of its own.
     learn_dispersion
@@ -129,8 +146,6 @@ class NegativeBinomial(CountLikelihood):
     scale
         Constant factor of the mean.
     """
-
-    log_dispersion: Tensor
 
     def __init__(
         self,
@@ -143,37 +158,3 @@ class NegativeBinomial(CountLikelihood):
     ):
         super().__init__(link, scale)
         self.hold_log("log_dispersion", dispersion, num_outputs if per_output else None, learn_dispersion)
-
-    @property
-    def dispersion(self) -> Tensor:
-        """α, shape (1,) or (p,)."""
-        return torch.exp(-log_size(self.log_dispersion))
-
-    def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        return (log_size(self.pick("log_dispersion", outputs)).to(like.dtype),)
-
-    def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        return negative_binomial_kernel(η, y, *parameters)
-
-    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        return negative_binomial_jet(η, y, *parameters)
-
-    def log_constant(self, y: Tensor, *parameters: Tensor) -> Tensor:
-        return negative_binomial_constant(y, *parameters)
-
-    def dispersion_of(self, outputs: Tensor, like: Tensor) -> Tensor:
-        return torch.exp(-self.cell_parameters(outputs, like)[0])
-
-    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        return negative_binomial_cdf(self.log_mean(f, exposure), y, *self.cell_parameters(outputs, f))
-
-    @torch.no_grad()
-    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
-        (ρ,) = self.cell_parameters(outputs, f)
-        return negative_binomial_sample(self.log_mean(f, exposure), ρ, generator)
-
-    @torch.no_grad()
-    def start_from(self, y: Tensor, outputs: Tensor, f: Tensor | None = None, exposure: Tensor | None = None) -> None:
-        if isinstance(self.log_dispersion, nn.Parameter):
-            size = self.log_dispersion.numel()
-            self.log_dispersion.copy_(self.moment_dispersion(y, outputs, size, f, exposure).log())

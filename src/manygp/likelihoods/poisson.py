@@ -3,30 +3,30 @@
 import torch
 from torch import Tensor
 
-from manygp.likelihoods.counts import CountLikelihood, poisson_sample
+from manygp.likelihoods.counts import CountDistribution, CountLikelihood, log_factorial, poisson_sample
 from manygp.likelihoods.links import Exponential, bounded_exp
 
-__all__ = ["Poisson", "poisson_cdf", "poisson_jet", "poisson_kernel"]
 
-
-def poisson_kernel(η: Tensor, y: Tensor) -> Tensor:
-    """log p(y | m = exp η) + log y!."""
-    # y η − m
-    return y * η - bounded_exp(η)
-
-
-def poisson_jet(η: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel, and its first and second derivative by η."""
+def _jet(η: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    # y η − m, y − m, −m
     m = bounded_exp(η)
     return y * η - m, y - m, -m
 
 
-def poisson_cdf(η: Tensor, y: Tensor) -> Tensor:
-    """P(Y ≤ y | m = exp η)."""
+def _cdf(η: Tensor, y: Tensor) -> Tensor:
     # P(Y ≤ k) = Γ(k + 1, m) / Γ(k + 1)
     k = y.floor().clamp(min=0.0)
     tail = torch.special.gammaincc(*torch.broadcast_tensors(k + 1.0, bounded_exp(η)))
     return torch.where(y < 0.0, 0.0, tail)
+
+
+POISSON = CountDistribution(
+    kernel=lambda η, y: y * η - bounded_exp(η),
+    jet=_jet,
+    constant=lambda y: -log_factorial(y),
+    cdf=_cdf,
+    sample=lambda η, generator: poisson_sample(bounded_exp(η), generator),
+)
 
 
 class Poisson(CountLikelihood):
@@ -42,24 +42,10 @@ class Poisson(CountLikelihood):
         Constant factor of the mean.
     """
 
+    distribution = POISSON
+
     def __init__(self, num_outputs: int = 1, link: str = "exp", scale: float = 1.0):
         super().__init__(link, scale)
-
-    def cell_parameters(self, outputs: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        return ()
-
-    def kernel(self, η: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        return poisson_kernel(η, y)
-
-    def kernel_jet(self, η: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        return poisson_jet(η, y)
-
-    def conditional_cdf(self, f: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        return poisson_cdf(self.log_mean(f, exposure), y)
-
-    @torch.no_grad()
-    def sample(self, f: Tensor, outputs: Tensor, generator: torch.Generator, exposure: Tensor | None = None) -> Tensor:
-        return poisson_sample(bounded_exp(self.log_mean(f, exposure)), generator)
 
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, outputs: Tensor, exposure: Tensor | None = None

@@ -9,17 +9,13 @@ import numpy as np
 
 from manygp.errors import DataError, SettingError
 from manygp.likelihoods.bernoulli import Bernoulli
-from manygp.likelihoods.gaussian import Gaussian
+from manygp.likelihoods.gaussian import Gaussian, PooledGaussian
 from manygp.likelihoods.given import Given
 from manygp.likelihoods.likelihood import Likelihood
 from manygp.likelihoods.negative_binomial import NegativeBinomial
 from manygp.likelihoods.poisson import Poisson
-from manygp.likelihoods.pooled_gaussian import PooledGaussian
 from manygp.likelihoods.student_t import StudentT
-from manygp.likelihoods.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
-from manygp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
-
-__all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_name", "make_likelihood"]
+from manygp.likelihoods.zero_inflation import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,

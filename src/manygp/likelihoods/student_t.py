@@ -8,8 +8,6 @@ from torch import Tensor
 from manygp.likelihoods.counts import gamma_sample
 from manygp.likelihoods.likelihood import Likelihood, mean_by_output
 
-__all__ = ["StudentT"]
-
 # As for Gaussian noise: a floor under the squared scale.
 _MIN_NOISE = 1e-6
 _MAX_EXCESS = 98.0

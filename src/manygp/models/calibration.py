@@ -21,8 +21,6 @@ from manygp.likelihoods import Gaussian
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
 from manygp.terms import Points
 
-__all__ = ["LeftOut", "calibrate_noise", "leave_out"]
-
 # Cells that are left out, one at a time, and fewer of which, or a smaller share, say nothing.
 _MOST_CELLS, _LEAST_CELLS, _LEAST_KEPT = 10_000, 20, 0.9
 # Gaps that are looked at, and how much more variance they may have than cells left out, if these are to speak for them.

@@ -13,8 +13,6 @@ from manygp.data.batches import known_noise
 from manygp.data.table import IntArray
 from manygp.variational.known_inputs import KnownInputs
 
-__all__ = ["CellNoise"]
-
 # Prior variance of the logarithms of factors to begin with, and the least; the least mean square of residuals.
 _SPREAD, _LEAST_SPREAD, _LEAST_SQUARE = 0.25, 0.02, 1e-12
 

@@ -14,17 +14,6 @@ from manygp.likelihoods import Likelihood
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import CoordinatePrior
 
-__all__ = [
-    "add_places",
-    "choose_placed_dim",
-    "factorise_placed",
-    "numbers_at",
-    "place_outputs",
-    "refresh_prior",
-    "set_parameters",
-    "with_coordinates",
-]
-
 # The least that data say about an output, in precisions of its prior, or else nothing is known of it; the least share
 # of a posterior's precision that counts as news; and the variance of what is not known.
 _LEAST_NEWS, _LEAST_SHARE, _UNKNOWN = 1e-3, 0.1, 1e6

@@ -11,8 +11,6 @@ from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.models.orthogonal import Rows
 from manygp.variational import NaturalPosterior, Projection
 
-__all__ = ["COUPLED", "CoupledRows"]
-
 # What stands for a row with gaps where nothing does.
 COUPLED = "coupled"
 
@@ -23,16 +21,8 @@ class CoupledRows:
 
     White noise of the processes is integrated out: Σ_o = U_o Δ U_oᵀ + σ² I with Δ = S D, Q = U_oᵀ Σ_o⁻¹ U_o and
     t = U_oᵀ Σ_o⁻¹ y. Where Q is not diagonal, because of gaps, a row couples the processes. Their q(z_l) stay
-    independent of each other, which makes the expected log density a bound, and their means find each other.
-
-    Parameters
-    ----------
-    Q, pattern
-        Q for every pattern of gaps, shape (u, q, q), and the pattern of every row, shape (n,).
-    t, constant
-        t and c of every row, shapes (n, q) and (n,).
-    S, Δ
-        Squared lengths of the columns of H, and variances of the white noise in a, shape (q,).
+    independent of each other, which makes the expected log density a bound, and their means find each other. Q
+    (u, q, q) is that of each pattern of gaps, and `pattern` (n,) that of each row; t (n, q) and c (n,) are of rows.
     """
 
     Q: Float[Tensor, "u q q"]

@@ -22,34 +22,23 @@ from manygp.models.joint.independent import ExactJoint
 from manygp.variational import KernelBatch
 from manygp.variational.layout import distinct_inputs, pad_groups
 
-__all__ = ["Columns", "ExactBatch", "ExactPredictor", "log_evidence", "stack_columns"]
-
 # Numbers of covariance matrices that are worked on together: what fits into a cache.
 _CHUNK_NUMBERS = 400_000
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Observed cells of every output, padded to the same length n.
+    """Observed cells of every output, padded to the same length n."""
 
-    Parameters
-    ----------
-    x
-        Distinct inputs, shape (N, d).
-    index
-        Input of each observed cell, shape (p, n), anything in the padding.
-    seen
-        Which entries are cells and which padding, shape (p, n); cells come first.
-    y
-        Their values, zero in the padding, shape (p, n).
-    group
-        A number for each output, the same for outputs that were observed at the same inputs, shape (p,).
-    """
-
+    #: Distinct inputs, shape (N, d).
     x: Float[Tensor, "N d"]
+    #: Input of each observed cell, shape (p, n), anything in the padding.
     index: Int[Tensor, "p n"]
+    #: Which entries are cells and which padding, shape (p, n); cells come first.
     seen: Bool[Tensor, "p n"]
+    #: Their values, zero in the padding, shape (p, n).
     y: Float[Tensor, "p n"]
+    #: A number for each output, the same for outputs that were observed at the same inputs, shape (p,).
     group: Int[Tensor, " p"]
 
 
@@ -90,17 +79,7 @@ def _observed(table: Grid, outputs: IntArray) -> tuple[IntArray, IntArray, Any, 
 
 
 class ExactBatch(nn.Module):
-    """f_p ~ GP(0, k_p) and y_np = f_p(x_n) + ε, ε ~ N(0, σ²_p): independent exact GPs.
-
-    Parameters
-    ----------
-    kernels
-        One kernel for all outputs, or one for each.
-    likelihood
-        Gaussian noise, shared if the kernel is.
-    columns
-        The observations.
-    """
+    """f_p ~ GP(0, k_p) and y_np = f_p(x_n) + ε, ε ~ N(0, σ²_p): independent exact GPs, with one kernel or one each."""
 
     x: Tensor
     index: Tensor

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from manygp.linalg import safe_cholesky
 
-__all__ = ["Factors"]
-
 # Least variance of coefficients over outputs: below it they could not grow.
 _LEAST_SPREAD = 1e-2
 

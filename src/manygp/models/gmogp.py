@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from manygp.variational import Mixture
 
-__all__ = ["Attention", "attention_bytes"]
-
 # Slope of the leaky ReLU of the attention, as published.
 _SLOPE = 0.2
 # Numbers of a P x P matrix of weights that training holds: similarity, two parameters, and for each of these what the
@@ -24,15 +22,6 @@ class Attention(Mixture):
     a_ii = 1 and, for j ≠ i, a_ij = exp s_ij / (1 + Σ_l≠i exp s_il) with s_ij = LeakyReLU(c_ij w_ij + b_ij), where c_ij
     is the cosine similarity of the columns of outputs i and j. Output i has the prior mean Σ_j a_ij μ_j and the kernel
     Σ_j a_ij k_j. With R shared kernels, k_j = Σ_r s_jr k_r with shares s of its own; otherwise every output has one.
-
-    Parameters
-    ----------
-    num_outputs
-        Number of outputs p.
-    num_kernels
-        Number of shared kernels, or None if every output has its own.
-    sparse
-        Whether gradients of w and b hold only the outputs of a batch.
     """
 
     similarity: Tensor

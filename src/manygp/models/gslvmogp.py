@@ -25,8 +25,6 @@ from manygp.variational.kronecker import (
     NaturalKronecker,
 )
 
-__all__ = ["SeparableLatentModel", "SeparablePredictor"]
-
 # Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 
@@ -48,39 +46,18 @@ class SeparableLatentModel(LatentVariableModel):
     """Latent variable multi-output GP with a sum of Q separable kernels; Q = 1 is the LV-MOGP.
 
     Generative model: h_pq ~ N(m⁰_p, s I), g ~ GP(0, Σ_q k_X^q(x, x') k_H^q(h_pq, h_p'q)), f_p = c_p + g_p,
-    y ~ p(y | f_p(x)), with c_p = 0 where y is scaled. Otherwise the levels c_p ~ N(c⁰_p, 1) are learned as points.
+    y ~ p(y | f_p(x)), with c_p = 0 where y is scaled. Otherwise the levels c_p ~ N(c⁰_p, 1), among the terms, are
+    learned as points.
 
-    Approximation: q(g, u, H) = p(g | u) q(u) Π_pq q(h_pq), u = g at all pairs of k points Z_X and j points
-    (Z_H^1, …, Z_H^Q), Kuu = Σ_q K_H^q ⊗ K_X^q = L Lᵀ, u = L v, q(v) = N(vec M, S_H ⊗ S_X).
+    Approximation: q(g, u, H) = p(g | u) q(u) Π_pq q(h_pq), u = g at all pairs of k points Z_X, shape (k, d), which all
+    q share, and j points (Z_H^1, …, Z_H^Q), shape (q, j, h); Kuu = Σ_q K_H^q ⊗ K_X^q = L Lᵀ, u = L v,
+    q(v) = N(vec M, S_H ⊗ S_X).
 
     Bound: Σ E_q(h) E_q(f)[log p(y_np | f)] − KL[q(u) ‖ p(u)] − Σ_pq KL[q(h_pq) ‖ p(h_pq)], with one draw of the latent
     vectors for each cell.
 
-    Cost of a step on b cells: for Q = 1, L = L_H ⊗ L_X and nothing of size j k x j k exists, O(b (j² + k² + j k) + j³ +
-    k³) time; for Q > 1, O(b (j k)² + (j k)³) time and O(b j k + (j k)²) memory.
-
-    Parameters
-    ----------
-    input_kernels, latent_kernels
-        k_X^q on the inputs in units and k_H^q on the latent vectors, Q of each.
-    Z_X
-        Inducing inputs in units, shape (k, d), shared by all q.
-    Z_H
-        Inducing latent vectors, shape (q, j, h).
-    posterior
-        How q(v) is stored.
-    latents
-        q(h) and p(h), whose row p Q + q is that of output p and component q.
-    likelihood
-        p(y | f).
-    units
-        What every input dimension is divided by, shape (d,).
-    terms
-        What stands beside g, such as levels.
-    sparse
-        Whether gradients of the likelihood's parameters hold only the outputs that a batch touched.
-    jitter
-        Relative jitter of what is factorised.
+    Cost of a step on b cells: for Q = 1, L = L_H ⊗ L_X and nothing of size j k x j k exists,
+    O(b (j² + k² + j k) + j³ + k³) time; for Q > 1, O(b (j k)² + (j k)³) time and O(b j k + (j k)²) memory.
     """
 
     posterior: KroneckerPosterior

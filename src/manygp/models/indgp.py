@@ -29,14 +29,6 @@ from manygp.variational import (
 )
 from manygp.variational.layout import Padding, pad_groups
 
-__all__ = [
-    "Climb",
-    "IndependentPredictor",
-    "SparseIndependentModel",
-    "climb_evidence",
-    "maximise_evidence",
-]
-
 # Where the search for an output's parameters may begin, in multiples of those of all outputs together.
 _LENGTHSCALE_FACTORS, _NOISES = (0.2, 1.0, 5.0), (0.03, 0.5)
 # Standard deviations of log parameters around those of all outputs together: an output with few cells says little.
@@ -48,7 +40,7 @@ _MIN_NOISE = 1e-4
 
 
 class SparseIndependentModel(Model):
-    """Independent sparse GPs, one for each output.
+    """Independent sparse GPs, one for each output; with a single kernel, they share it and the inducing points.
 
     Generative model: f_p = b_p + g_p with g_p ~ GP(0, k_p), y_np ~ p(y | f_p(x_n)); b_p is zero where outputs can be
     centred, and learned otherwise.
@@ -59,15 +51,6 @@ class SparseIndependentModel(Model):
     output's own.
 
     Cost of a step on b cells of p outputs: O(b m² + p m³) time, O(b m + p m²) memory, whatever the size of the table.
-
-    Parameters
-    ----------
-    processes
-        The sparse GPs; with a single kernel, they share it and the inducing points.
-    likelihood
-        p(y | f).
-    bias
-        Constants b_p, shape (p, 1), or None for none.
     """
 
     def __init__(self, processes: InducingGP, likelihood: Likelihood, bias: Float[Tensor, "p 1"] | None = None):
@@ -132,7 +115,6 @@ class SparseIndependentModel(Model):
         return ElboTerms(batch.cell_weight * data, (weight * q.kl()).sum(), (weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         yield from self.processes.kernels.row_parameters()
         if len(self.processes.Z) > 1:
             yield self.processes.Z

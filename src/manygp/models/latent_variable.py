@@ -10,26 +10,12 @@ from manygp.likelihoods import Likelihood
 from manygp.terms import Term, Terms
 from manygp.variational import CoordinatePrior, Latents
 
-__all__ = ["LatentVariableModel"]
-
 
 class LatentVariableModel(nn.Module):
     """Numbers that belong to an output: latent vectors, those of the likelihood, and those of terms beside the GP.
 
-    Parameters
-    ----------
-    latents
-        q(h) and p(h), with a row for every component of every output: row p Q + q is component q of output p.
-    likelihood
-        p(y | f).
-    units
-        What inputs (and latent vectors, where the model wants that) are divided by.
-    num_components
-        Number Q of latent vectors that an output has.
-    terms
-        What stands beside the GP.
-    sparse
-        Whether gradients of the likelihood's parameters hold only the outputs that a batch touched.
+    An output has Q latent vectors, one for each component: row p Q + q of q(h) is component q of output p. Inputs, and
+    latent vectors where the model wants that, are divided by `units`.
     """
 
     latents: Latents

@@ -11,8 +11,6 @@ from manygp.likelihoods import Likelihood
 from manygp.terms import Terms
 from manygp.variational import CellBatch, ElboTerms
 
-__all__ = ["Model"]
-
 
 class Model(nn.Module):
     """A bound on batches, estimated from a view of the batch once q(u) has moved towards what the view shows.

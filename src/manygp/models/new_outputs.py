@@ -15,8 +15,6 @@ from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Level, Terms
 from manygp.variational import Latents
 
-__all__ = ["Population", "joined_model", "model_of_new_outputs"]
-
 Model = TypeVar("Model", bound=LatentVariableModel)
 
 # How far outputs may differ in level, centre (in scales) and log scale where there are too few to tell.
@@ -25,17 +23,10 @@ _EXTRA_VARIANCE = {"level": (1.0,), "scale": (1.0, 0.25), "": ()}
 
 @dataclass(frozen=True)
 class Population:
-    """How outputs differ: a Gaussian for the numbers θ that belong to one of them.
+    """How outputs differ: a Gaussian, of mean (t,) and covariance (t, t), for numbers θ that belong to each of them.
 
     θ is the latent vectors of all components and, where outputs have a level, the level; where they are scaled one by
-    one, the centre and the log scale, relative to a common centre and scale.
-
-    Parameters
-    ----------
-    mean, covariance
-        Of θ, shapes (t,) and (t, t).
-    extras
-        "level", "scale" or "" for none.
+    one, the centre and the log scale, relative to a common centre and scale. These `extras` are "level", "scale" or "".
     """
 
     mean: Float[Tensor, " t"]

@@ -1,7 +1,7 @@
 """OILMM: outputs as mixtures of latent GPs by an orthogonal basis, which decouples the latent GPs from each other."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from manygp.models.coupled import COUPLED, CoupledRows
 from manygp.models.exact import log_evidence
 from manygp.models.joint.mixing import OrthogonalJoint
 from manygp.models.orthogonal import Basis, Rows, Sites, project
+from manygp.training import History, Journal, climb
 from manygp.variational import (
     CellBatch,
     Conditional,
@@ -26,27 +27,12 @@ from manygp.variational import (
 )
 from manygp.variational.layout import CellGrid, grid_of_cells
 
-__all__ = ["CoupledPredictor", "ExactProcesses", "OrthogonalMixingModel", "OrthogonalPredictor"]
-
 # Least variance of a prediction, against rounding errors.
 _MIN_VARIANCE = 1e-8
 
 
 class ExactProcesses(nn.Module):
-    """z_l ~ GP(0, k_l) observed at the same inputs with noise of different variance: exact GPs in one batch.
-
-    Parameters
-    ----------
-    kernels
-        The kernels k_l.
-    dim
-        Number of input columns.
-
-    Attributes
-    ----------
-    units
-        What inputs are divided by before anything else, shape (d,).
-    """
+    """z_l ~ GP(0, k_l) observed at the same inputs with noise of different variance: exact GPs in one batch."""
 
     units: Tensor
 
@@ -84,31 +70,17 @@ class OrthogonalMixingModel(nn.Module):
     Generative model: z_l ~ GP(0, k_l) for l = 1, …, L, f(x) = H (z(x) + ξ(x)) with H = U S^½, UᵀU = I, white noise
     ξ_l ~ N(0, D_l) that all outputs share at an input, and y_np = f_p(x_n) + ε, ε ~ N(0, σ²).
 
-    Approximation: of each row of observations, independent observations of the L processes; exact where U_oᵀU_o is
-    diagonal for the observed outputs o, in particular for complete rows. Sparse processes add q(z, u) = p(z | u) q(u),
-    and may take rows with gaps as they are ("coupled", see `CoupledRows`).
+    Approximation: of each row of observations, independent observations of the L processes, see `project`; exact where
+    U_oᵀU_o is diagonal for the observed outputs o, in particular for complete rows. Sparse processes add
+    q(z, u) = p(z | u) q(u), and may take rows with gaps as they are ("coupled", see `CoupledRows`). Sites of inputs, or
+    rows and their patterns of gaps, are remembered for predictions.
 
     Bound: Σ_l log N(ẑ_l | 0, k_l(X, X) + diag(r_l + D_l)) + β Σ_n log c_n (`log_likelihood`, exact processes), or with
-    the evidence of sparse GPs in the place of the first sum (`elbo`). Coupled rows: Σ_n E_q[log p(y_n | z)] −
-    Σ_l KL[q(u_l) ‖ p(u_l)].
+    the evidence of sparse GPs in the place of the first sum (`elbo`). Coupled rows:
+    Σ_n E_q[log p(y_n | z)] − Σ_l KL[q(u_l) ‖ p(u_l)].
 
     Cost of a step on n rows of p outputs with u patterns of gaps: O(u p L² + n p L + u L³ + n L²) for the projection,
     and O(n L m² + L m³) for sparse or O(L n³) for exact processes.
-
-    Parameters
-    ----------
-    basis
-        U, S and D.
-    processes
-        The latent processes, sparse or exact.
-    likelihood
-        Gaussian noise with one variance.
-    projection
-        How rows with gaps are projected, see `project`, or "coupled" if they are not.
-    regularisation
-        Weight β of log c_n.
-    num_inputs, num_patterns
-        Number of inputs whose sites, or rows and their patterns of gaps, are remembered for predictions.
     """
 
     x: Tensor
@@ -322,3 +294,28 @@ class CoupledPredictor(OrthogonalPredictor):
         for column in safe_cholesky(covariance).unbind(-1):
             squared += cells.mix(column, U).square()
         return level, squared
+
+
+def climb_likelihood(
+    model: OrthogonalMixingModel,
+    rows: Callable[[], Rows],
+    num_cells: int,
+    max_steps: int,
+    journal: Journal | None = None,
+) -> History:
+    """Climb the log likelihood, or the bound with the best q(u), see `climb`.
+
+    With all rows at hand the best q(u) is known in closed form, so that a natural step of rate 1 before every
+    evaluation makes the bound a function of the other parameters alone.
+    """
+
+    def exact() -> ElboTerms:
+        total = model.log_likelihood(rows())
+        return ElboTerms(total, torch.zeros_like(total), torch.zeros_like(total))
+
+    if isinstance(model.processes, ExactProcesses):
+        return climb(model.parameters(), exact, num_cells, max_steps, journal=journal)
+    # Where processes are coupled, a step of rate 1 depends on the q(u) before it.
+    posterior = model.processes.posterior.buffers()
+    best = lambda: model.bound(rows(), rate=1.0)  # noqa: E731
+    return climb(model.parameters(), best, num_cells, max_steps, 1.0, journal, posterior)

@@ -14,8 +14,6 @@ from manygp.linalg import safe_cholesky, triangular_inverse
 from manygp.variational import CellBatch
 from manygp.variational.layout import CellGrid, distinct_inputs
 
-__all__ = ["PROJECTIONS", "Basis", "Rows", "Sites", "log_normal", "project"]
-
 PROJECTIONS = ("matched", "pseudo-inverse")
 # Least precision of a site, as a share of that of the prior: below it a row says nothing about a process.
 _LEAST_PRECISION = 1e-10
@@ -24,16 +22,9 @@ _CHUNK_NUMBERS = 4_000_000
 
 
 class Basis(nn.Module):
-    """H = U S^½ with orthonormal columns U (p, q), positive diagonals S and D (q,).
+    """H = U S^½ with orthonormal columns U (p, q), positive diagonals S and D (q,), as exponentials or softplus.
 
     U is orthonormalised from a free matrix W: with WᵀW = L Lᵀ, U = W L⁻ᵀ.
-
-    Parameters
-    ----------
-    num_outputs, num_latents
-        Size of U.
-    log_parameters
-        Whether S and D are exponentials of free parameters; otherwise softplus.
     """
 
     seen: Tensor
@@ -80,26 +71,17 @@ class Basis(nn.Module):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the observations at n inputs say, through a given U: rows with the same gaps share the Gram matrix.
+    """What the observations at n inputs say, through a given U: rows with the same gaps share the Gram matrix."""
 
-    Parameters
-    ----------
-    x
-        The inputs, shape (n, d).
-    gram
-        U_oᵀ U_o for every pattern o of observed outputs, shape (u, q, q).
-    pattern
-        The pattern of every input, shape (n,).
-    pull
-        U_oᵀ y of every input, shape (n, q).
-    power, count
-        yᵀy and the number of observations of every input, shape (n,).
-    """
-
+    #: The inputs, shape (n, d).
     x: Float[Tensor, "n d"]
+    #: U_oᵀ U_o for every pattern o of observed outputs, shape (u, q, q).
     gram: Float[Tensor, "u q q"]
+    #: The pattern of every input, shape (n,).
     pattern: Int[Tensor, " n"]
+    #: U_oᵀ y of every input, shape (n, q).
     pull: Float[Tensor, "n q"]
+    #: yᵀy and the number of observations of every input, shape (n,).
     power: Float[Tensor, " n"]
     count: Float[Tensor, " n"]
 
@@ -162,12 +144,8 @@ def _distinct_rows(counts: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "u p"], 
 class Sites:
     """Rows as independent observations of the latent processes: p(y_n | z) ≈ c_n Π_l N(ẑ_nl | z_l(x_n), r_nl + D_l).
 
-    Parameters
-    ----------
-    mean, noise
-        ẑ and r, shape (n, q).
-    log_scale
-        log c_n, minus the regularisation term of the paper, shape (n,).
+    Mean and noise are ẑ and r, shape (n, q); the log scale is log c_n, minus the regularisation term of the paper,
+    shape (n,).
     """
 
     mean: Float[Tensor, "n q"]
@@ -178,22 +156,11 @@ class Sites:
 def project(
     rows: Rows, S: Float[Tensor, " q"], variance: Float[Tensor, " q"], σ2: Float[Tensor, ""], projection: str
 ) -> Sites:
-    """Observations of the latent processes that stand for rows.
+    """Observations of the latent processes that stand for rows, given prior variances of these with their white noise.
 
-    Parameters
-    ----------
-    rows
-        The rows, through U.
-    S
-        Squared lengths of the columns of H.
-    variance
-        Prior variances of the latent processes, their white noise included, shape (q,).
-    σ2
-        Noise variance of the outputs.
-    projection
-        "pseudo-inverse" for the formulas of the paper's appendix J; "matched" for sites that lead to the same marginal
-        moments of z_n and the same density of y_n as the row does, when nothing else is known but the prior variances.
-        Both are exact where U_oᵀ U_o is diagonal.
+    The projection "pseudo-inverse" takes the formulas of the paper's appendix J; "matched" has sites that lead to the
+    same marginal moments of z_n and the same density of y_n as the row does, when nothing else is known but the prior
+    variances. Both are exact where U_oᵀ U_o is diagonal.
     """
     if projection == "pseudo-inverse":
         return _pseudo_inverse(rows, S, σ2)

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from manygp.training.each import Problems
 
-__all__ = ["pooled_prior"]
-
 # Step of the finite differences, in logarithms of parameters.
 _STEP = 1e-3
 # Rounds in which the centre and the spread of many estimates are found.
@@ -27,19 +25,11 @@ def pooled_prior(
     """Centre and standard deviation of the normal prior from which the parameters of all problems were drawn.
 
     The prior θ_p ~ N(c, diag τ²) that makes all data together most probable, with each log evidence a quadratic
-    function around `rows` (Laplace), by expectation maximisation. Where problems say much about a parameter and
-    differ, its spread is as wide as they do. Where they differ by no more than chance would have them differ, all get
-    about one value. Where they say nothing at all, the prior stays as it was. Problems without a maximum, such as the
-    noise of a constant output, have no say.
-
-    Parameters
-    ----------
-    evidence
-        Log evidences and their gradients.
-    rows
-        Where each problem has about its maximum, shape (u, k).
-    center, spread
-        What was assumed before; the centre counts as much as that of one problem.
+    function around `rows` (Laplace), where each problem has about its maximum, by expectation maximisation. Where
+    problems say much about a parameter and differ, its spread is as wide as they do. Where they differ by no more than
+    chance would have them differ, all get about one value. Where they say nothing at all, the prior stays as it was;
+    its centre counts as much as that of one problem. Problems without a maximum, such as the noise of a constant
+    output, have no say.
     """
     variance, c = torch.full_like(center, spread**2), center
     chosen = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_PROBLEMS), device=rows.device).round().long()

@@ -25,8 +25,6 @@ from manygp.models.factor_analysis import Factors
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Points, RowEffects
 
-__all__ = ["HELD_SHARE", "best_rank", "distinct_rows", "find_row_effects", "has_row_effects", "possible_ranks"]
-
 # Outputs and inputs from which on effects are looked for, and cells at most.
 _LEAST_OUTPUTS, _LEAST_INPUTS, _MOST_CELLS = 3, 20, 5_000_000
 # Cells that an output has on average for each of its loadings.

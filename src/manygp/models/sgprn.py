@@ -18,8 +18,6 @@ from manygp.models.model import Model
 from manygp.variational import CellBatch, ElboTerms, TensorNormal, trusted_rate, trusted_sites
 from manygp.variational.layout import distinct_inputs, pad_groups
 
-__all__ = ["NetworkPredictor", "RegressionNetwork", "choose_output_shape"]
-
 # Relative jitter of covariances among inputs.
 _JITTER = 1e-6
 # Conjugate gradient iterations of a step on the latents, and on the weights, which are many; the next step goes on
@@ -77,8 +75,8 @@ class RegressionNetwork(Model):
     y_np ~ p(y | b_p + w_p(x_n)ᵀ h_n).
 
     Approximation: q(F) = MN(M; Σ, Ω) over the n x L values of f + σ_f ε at the inputs, q(W) = TN(U; Γ₁, Γ₂, …) over the
-    n x L x p₁ x p₂ … weights, outputs laid out as a tensor. Both are kept whitened, F = C_f F̃ and W = C_w W̃ with
-    Cholesky factors of the prior covariances of the inputs, so that Σ = C_f Σ̃ C_fᵀ.
+    n x L x p₁ x p₂ … weights, outputs laid out as a tensor with at least P places in all. Both are kept whitened,
+    F = C_f F̃ and W = C_w W̃ with Cholesky factors of the prior covariances of the inputs, so that Σ = C_f Σ̃ C_fᵀ.
 
     Bound: Σ_np E_q[log p(y_np | ·)] − KL[q(F) ‖ p(F)] − KL[q(W) ‖ p(W)] over observed cells. Gaussian noise needs mean
     and variance of w_pᵀ h_n alone, which are closed forms; other likelihoods take one draw of h_n for each input.
@@ -87,23 +85,6 @@ class RegressionNetwork(Model):
     which has L N (P + 1) means.
 
     Reference: appendices I and J of the paper.
-
-    Parameters
-    ----------
-    inputs
-        All inputs of the table, in its order.
-    latent_kernel, weight_kernel
-        k_f and k_w.
-    likelihood
-        p(y | f).
-    num_outputs, num_latents
-        P and L.
-    output_shape
-        Sizes of the modes of the tensor of outputs, with at least P places in all.
-    natural
-        Whether q(F) and q(W) move by natural steps.
-    bias
-        b, shape (p, 1), or None for none.
     """
 
     inputs: Tensor
@@ -302,7 +283,6 @@ class RegressionNetwork(Model):
             blend(mode, torch.diag(rest.movedim(mode - 2, 0).reshape(W.shape[mode], -1).sum(-1)))
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         if self.bias is not None:
             yield self.bias
         yield from super().row_parameters()

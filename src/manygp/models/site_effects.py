@@ -25,8 +25,6 @@ from manygp.models.row_effects import HELD_SHARE, best_rank, distinct_rows, poss
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.terms import Level, Points, RowEffects
 
-__all__ = ["find_site_effects"]
-
 # Cells at most, and how many are worked on at once.
 _MOST_CELLS, _CHUNK_CELLS = 20_000_000, 100_000
 # Ranks are compared on so many outputs and cells at most, and the least gain in nats for each cell held out.
@@ -175,11 +173,7 @@ def _choose_rank(cells: _Cells, ranks: list[int], rng: np.random.Generator) -> i
 
 
 def _refit(
-    cells: _Cells,
-    factors: Factors,
-    pull: Float[Tensor, "t p"],
-    weight: Float[Tensor, "t p"],
-    rng: np.random.Generator,
+    cells: _Cells, factors: Factors, pull: Float[Tensor, "t p"], weight: Float[Tensor, "t p"], rng: np.random.Generator
 ) -> None:
     """Learn the likelihood's own parameters again, each cell with the effects that the others of its row imply."""
     likelihood, (n, p) = cells.likelihood, cells.y.shape

@@ -14,8 +14,6 @@ from manygp.errors import DataError
 from manygp.models.indgp import SparseIndependentModel
 from manygp.variational import CellBatch
 
-__all__ = ["stretch_lengthscales"]
-
 logger = logging.getLogger("manygp")
 
 # Multiples of the lengthscales that the bound has found, from shorter to longer, beside the bound's own.

@@ -24,24 +24,14 @@ from manygp.variational import (
 )
 from manygp.variational.layout import CellGrid, distinct_inputs, grid_of_cells
 
-__all__ = ["MIXING_POSTERIORS", "LinearMixingModel", "Mixing", "MixingPredictor"]
-
 MIXING_POSTERIORS = ("diagonal", "point")
 
 
 class Mixing(nn.Module):
     """Weights of every output: q(w_p) = N(m_p, diag s_p) with prior N(0, I), or points.
 
-    Parameters
-    ----------
-    num_outputs, num_latents
-        Number of outputs p and of latent processes q.
-    posterior
-        "diagonal", or "point" for weights without variance.
-    has_prior
-        Whether points have the prior too, which makes them a maximum a posteriori.
-    sparse
-        Whether gradients hold only the outputs of a batch.
+    Points may have the prior too, which makes them a maximum a posteriori; sparse gradients hold only the outputs of a
+    batch.
     """
 
     def __init__(
@@ -97,25 +87,10 @@ class LinearMixingModel(Model):
 
     Cost of a step on n inputs and p outputs: O(n L m² + L m³ + n p L) time, O(n L m + L m² + n p) memory, whatever the
     size of the table.
-
-    Parameters
-    ----------
-    processes
-        The latent processes.
-    likelihood
-        p(y | f).
-    mixing
-        The weights.
-    bias
-        b, shape (p, 1), or None for none.
     """
 
     def __init__(
-        self,
-        processes: InducingGP,
-        likelihood: Likelihood,
-        mixing: Mixing,
-        bias: Float[Tensor, "p 1"] | None = None,
+        self, processes: InducingGP, likelihood: Likelihood, mixing: Mixing, bias: Float[Tensor, "p 1"] | None = None
     ):
         super().__init__()
         self.processes, self.likelihood, self.mixing = processes, likelihood, mixing
@@ -176,7 +151,6 @@ class LinearMixingModel(Model):
         return ElboTerms(batch.cell_weight * data, q.kl().sum(), (batch.output_weight * own).sum())
 
     def row_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters with one row per output, of which a step touches only a few."""
         yield from self.mixing.parameters()
         if self.bias is not None:
             yield self.bias

@@ -29,8 +29,6 @@ from manygp.variational import (
     projected_rows,
 )
 
-__all__ = ["Predictor", "TransformedLatentModel", "moments_and_slopes"]
-
 # Slopes are computed in chunks of rows that stay in the cache.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 400_000, 512
 
@@ -297,10 +295,7 @@ class Predictor:
 
 
 def moments_and_slopes(
-    model: TransformedLatentModel,
-    conditional: Conditional,
-    x: Float[Tensor, "b d"],
-    h: Float[Tensor, "b h"],
+    model: TransformedLatentModel, conditional: Conditional, x: Float[Tensor, "b d"], h: Float[Tensor, "b h"]
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, "b h"]]:
     """μ, v and ∂μ/∂h of f at pairs (x, h), without terms.
 

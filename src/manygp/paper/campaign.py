@@ -1,6 +1,6 @@
 """The campaign: which runs fill every table, in what order, what is still to do, and how long that takes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,6 @@ from manygp.paper.models import sources_of
 from manygp.paper.records import Record, Run, read_records
 from manygp.paper.tables import PaperTable, find_tables, runs_of
 
-__all__ = ["DUE", "FLAGSHIP", "RETRIED", "Estimates", "absent_files", "every_run", "state_of", "status"]
-
 FLAGSHIP = "tlvmogp"
 _MODEL_TABLES = "eeg,era5-random,era5-block,sarcos,copernicus,transcriptomics"
 # Seeds of every run: all of them in tables of models, two in tables of settings.
@@ -26,6 +24,12 @@ _FEWEST_SEEDS = 2
 _PUBLISHED = (("eeg", (FLAGSHIP, "ind-gp", "oilmm", "sv-lmc", "gs-lvmogp"), 3), ("era5-random", (FLAGSHIP,), 2))
 # States of runs that are carried out, and those that are if what failed is tried again.
 DUE, RETRIED = ("missing", "stale"), ("missing", "stale", "failed")
+# What runs have in common that take about as long, from most to least: all but the seed, the model, the data set.
+_SHARES: tuple[Callable[[Run], object], ...] = (
+    lambda run: run.key.rpartition("_")[0],
+    lambda run: (run.dataset, run.model, run.preset),
+    lambda run: run.dataset,
+)
 # Seconds of a run of which nothing is known.
 _UNKNOWN = 1_800.0
 
@@ -85,36 +89,18 @@ def absent_files(dataset: str) -> list[str]:
 
 
 class Estimates:
-    """How long runs take, from the records of runs like them.
-
-    Parameters
-    ----------
-    records
-        What is known, stale or not.
-    """
+    """How long runs take, from the records of runs like them, stale or not."""
 
     def __init__(self, records: Sequence[Record]):
         self._known = [(Run.of(record), seconds) for record in records if (seconds := _seconds(record)) is not None]
 
     def seconds(self, run: Run) -> float:
         """Seconds of a run: those of other seeds, or else of the same model on the data set, or of any model on it."""
-        for alike in (_same_settings, _same_model, _same_dataset):
-            found = [seconds for other, seconds in self._known if alike(run, other)]
+        for share in _SHARES:
+            found = [seconds for other, seconds in self._known if share(other) == share(run)]
             if found:
                 return float(np.median(found))
         return _UNKNOWN
-
-
-def _same_dataset(run: Run, other: Run) -> bool:
-    return run.dataset == other.dataset
-
-
-def _same_model(run: Run, other: Run) -> bool:
-    return (run.dataset, run.model, run.preset) == (other.dataset, other.model, other.preset)
-
-
-def _same_settings(run: Run, other: Run) -> bool:
-    return _same_model(run, other) and run.key.rpartition("_")[0] == other.key.rpartition("_")[0]
 
 
 def _seconds(record: Record) -> float | None:

@@ -15,8 +15,6 @@ from manygp.errors import DataError
 from manygp.extras import need
 from manygp.paper.problem import Problem
 
-__all__ = ["load_prostate", "load_visium_dlpfc", "most_variable"]
-
 _LEAST_COUNTS, _MOST_COUNTS, _MOST_MITOCHONDRIAL, _LEAST_SPOTS = 2_000, 35_000, 0.2, 10
 _HELD_OUT = 0.1
 _BINS = 20

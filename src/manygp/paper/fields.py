@@ -12,16 +12,6 @@ from manygp.errors import DataError
 from manygp.extras import need
 from manygp.paper.problem import Problem
 
-__all__ = [
-    "load_climate_demo",
-    "load_copernicus",
-    "load_eeg",
-    "load_era5",
-    "load_ersst",
-    "load_sarcos",
-    "load_sarcos_published",
-]
-
 # The channels of the file in its order; those whose end is held out are F1, F2 and FZ.
 _ELECTRODES = ("F1", "F2", "F3", "F4", "F5", "F6", "FZ")
 _NUM_JOINTS, _NUM_STATES = 7, 21

@@ -16,8 +16,6 @@ from manygp.paper.problem import Problem, values_of
 from manygp.paper.tables import AUTOMATIC, PUBLISHED_SIZES, TABLES, Row
 from manygp.plots import Figure, plot_counts, plot_latents, plot_map, plot_series
 
-__all__ = ["draw_figures"]
-
 _ELECTRODES = ("F2", "F1", "FZ")
 _ELECTRODE_MODELS = ("ind-gp", "sv-lmc", "tlvmogp")
 # Rows of maps: the truth, and these models as far as they were run.
@@ -35,22 +33,7 @@ class _Saved:
 
 
 def draw_figures(folder: Path, preset: str = "fast") -> tuple[list[Path], list[str]]:
-    """Draw what the saved predictions in a folder allow.
-
-    Parameters
-    ----------
-    folder
-        Folder of records, with `predictions` in it; figures go to `figures`.
-    preset
-        "fast" or "paper".
-
-    Returns
-    -------
-    list of Path
-        The figures.
-    list of str
-        What could not be drawn, and why.
-    """
+    """Draw what predictions saved beside records allow, into `figures` there; return them, and what is missing."""
     drawings: list[tuple[str, Callable[[str, list[_Saved]], dict[str, Figure]]]] = [
         ("eeg", _electrodes),
         ("era5-random", _land_maps),
@@ -218,7 +201,8 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
         unit = "degrees" if problem.is_globe else "standard deviations"
         colours = {f"{unit} north": problem.places[:, 0], f"{unit} east": problem.places[:, 1]}
     elif problem.is_counts:
-        colours = {"genes like": _modules(problem), "log mean count": _log_means(problem)}
+        means = np.nanmean(values_of(problem.train), axis=0)
+        colours = {"genes like": _modules(problem), "log mean count": np.log(np.maximum(means, 1e-3))}
     title = f"{find_dataset(dataset).title}: latent vectors of outputs"
     figures = {"latents": plot_latents(ours.arrays["latent_mean"], colours, title=title)}
     if "embedding" in ours.arrays:
@@ -228,10 +212,6 @@ def _spaces(dataset: str, saved: list[_Saved]) -> dict[str, Figure]:
         title = f"{find_dataset(dataset).title}: embedding of cells"
         figures["embedding"] = plot_latents(ours.arrays["embedding"], of_cells, title=title)
     return figures
-
-
-def _log_means(problem: Problem) -> FloatArray:
-    return np.asarray(np.log(np.maximum(np.nanmean(values_of(problem.train), axis=0), 1e-3)))
 
 
 def _modules(problem: Problem) -> Any:

@@ -14,19 +14,6 @@ from manygp.errors import DataError
 
 logger = logging.getLogger("manygp")
 
-__all__ = [
-    "DataFile",
-    "cache_folder",
-    "checksum",
-    "download",
-    "find",
-    "folders",
-    "known_checksum",
-    "place",
-    "record_checksum",
-    "state",
-]
-
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
 
@@ -36,27 +23,18 @@ Report = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class DataFile:
-    """A public file.
+    """A public file."""
 
-    Parameters
-    ----------
-    name
-        What it is called in the folder of the user's data and in the cache.
-    url
-        Where to download it, or None if its source asks for an account or a form.
-    source
-        Where it comes from and under what terms, for people to read.
-    sha256
-        Checksum; None if no copy has been seen: then that of the first copy used is recorded and holds from then on.
-    grows
-        Whether the source replaces the file by longer ones, so that the checksum tells one version from others but
-        not right from wrong.
-    """
-
+    #: What it is called in the folder of the user's data and in the cache.
     name: str
+    #: Where to download it, or None if its source asks for an account or a form.
     url: str | None
+    #: Where it comes from and under what terms, for people to read.
     source: str
+    #: Checksum; None if no copy has been seen: then that of the first copy used is recorded and holds from then on.
     sha256: str | None = None
+    #: Whether the source replaces the file by longer ones, so that the checksum tells one version from others but not
+    #: right from wrong.
     grows: bool = False
 
 

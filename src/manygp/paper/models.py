@@ -2,23 +2,19 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from manygp.baselines import BASELINES, Baseline, normal_scores
+from manygp.baselines import BASELINES, Baseline
+from manygp.baselines.baseline import Filled
 from manygp.data.coordinates import CoordinateMap
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 from manygp.estimators import ESTIMATORS
 from manygp.paper.sources import digest_of
 
-__all__ = ["Filled", "Plain", "build", "class_of", "find_model", "register_model", "sources_of", "title_of"]
-
-# Standard deviations are at least this, so that cells that were learnt from have a density.
-_LEAST_STD = 1e-6
 _LEFT_OUT = 0.2
 
 _TITLES = {
@@ -41,17 +37,7 @@ Factory = Callable[..., Any]
 
 
 class Plain:
-    """A plain method of `manygp.baselines` with error bars: what each output's fillings are off by, on cells held out.
-
-    Parameters
-    ----------
-    kind
-        The method's class.
-    coordinate_system
-        What places of new outputs are measured on, see `TLVMOGP`.
-    settings
-        Its settings, the seed among them.
-    """
+    """A plain method of `manygp.baselines`, whose error bars are what each output is off by on cells held out."""
 
     def __init__(self, kind: type[Baseline], coordinate_system: str = "flat", **settings: Any):
         self.method, self.coordinate_system = kind(**settings), coordinate_system
@@ -88,25 +74,6 @@ class Plain:
     def evaluate(self, X: FloatArray, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
         """Scores on the cells of Y that are not NaN."""
         return Filled(self.predict(X), np.broadcast_to(self._std, self._mean.shape)).score(Y, plug_in)
-
-
-@dataclass(frozen=True, eq=False)
-class Filled:
-    """What a plain method says of a table: means and standard deviations, shape (n, p)."""
-
-    mean: FloatArray
-    std: FloatArray
-
-    def score(self, Y: FloatArray, plug_in: bool = False) -> dict[str, float]:
-        """Scores on the cells of Y that are not NaN; of counts, whose NLL is of a probability, the MSE alone."""
-        known = ~np.isnan(Y)
-        error = (Y - self.mean)[known]
-        scores = {"mse": float(np.mean(error**2))}
-        if plug_in:
-            return scores
-        nll, crps, pit = normal_scores(error, np.maximum(self.std[known], _LEAST_STD))
-        inside = {f"coverage{level}": float(np.mean(np.abs(2 * pit - 1) <= level / 100)) for level in (50, 90)}
-        return scores | {"nll": float(nll.mean()), "crps": float(crps.mean())} | inside
 
 
 _REGISTERED: dict[str, Factory] = {name: partial(Plain, kind) for name, kind in BASELINES.items()}

@@ -9,8 +9,6 @@ import torch
 
 from manygp.paper.problem import Problem
 
-__all__ = ["read_predictions", "save_predictions"]
-
 # Tables beyond this size save every so manieth output and those to show, so that a file stays small.
 _MAX_CELLS = 400_000
 # Intervals of a mixture are found by bisection; beyond this many cells standard deviations must do.

@@ -7,49 +7,33 @@ import numpy as np
 from manygp.data import Grid
 from manygp.data.table import FloatArray
 
-__all__ = ["Problem", "values_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A table and its split.
+    """A table and its split."""
 
-    Parameters
-    ----------
-    train, test
-        What is learnt from and what is predicted. They share inputs, and outputs unless these are new.
-    places
-        Where the outputs are, shape (p, 2): north and east. None if they are nowhere.
-    coordinates
-        The same in the units that models see.
-    new_places, new_coordinates
-        The same for the outputs of `test`, if these are others than those of `train`.
-    is_globe
-        Whether places are in degrees.
-    unit
-        Unit of the values.
-    center, scale
-        From the table's values to the unit: center + scale * value.
-    input_label
-        What the input measures.
-    is_counts
-        Whether the values are counts; then scores plug in the mean of f, as the paper does.
-    shown
-        Names of outputs that figures show first.
-    """
-
+    #: What is learnt from and what is predicted. They share inputs, and outputs unless these are new.
     train: Grid
     test: Grid
+    #: Where the outputs are, shape (p, 2): north and east. None if they are nowhere.
     places: FloatArray | None = None
+    #: The same in the units that models see.
     coordinates: FloatArray | None = None
+    #: The same for the outputs of `test`, if these are others than those of `train`.
     new_places: FloatArray | None = None
     new_coordinates: FloatArray | None = None
+    #: Whether places are in degrees.
     is_globe: bool = True
+    #: Unit of the values.
     unit: str = ""
+    #: From the table's values to the unit: center + scale * value.
     center: float = 0.0
     scale: float = 1.0
+    #: What the input measures.
     input_label: str = "input"
+    #: Whether the values are counts; then scores plug in the mean of f, as the paper does.
     is_counts: bool = False
+    #: Names of outputs that figures show first.
     shown: tuple[str, ...] = ()
 
     @property

@@ -3,31 +3,6 @@
 MSE and NLL on held-out cells; times are seconds an epoch on an NVIDIA RTX 5090.
 """
 
-__all__ = [
-    "COVERAGE",
-    "EEG",
-    "EEG_BOUNDS",
-    "ERA5_BLOCK",
-    "ERA5_BLOCK_BOUNDS",
-    "ERA5_RANDOM",
-    "ERA5_RANDOM_BOUNDS",
-    "GENES",
-    "MINUTES",
-    "MSE",
-    "NETWORK",
-    "NLL",
-    "SARCOS",
-    "SARCOS_BOUNDS",
-    "SARCOS_LATENT_DIMS",
-    "SARCOS_NUM_INDUCING",
-    "SEA",
-    "SEA_BOUNDS",
-    "SPECTRAL",
-    "TIGHTER",
-    "TIME",
-    "Value",
-]
-
 Value = tuple[float, float]
 MSE, NLL, TIME = "test_mse", "test_nll", "seconds_per_epoch"
 COVERAGE, MINUTES = "coverage90", "minutes"

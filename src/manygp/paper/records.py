@@ -12,8 +12,6 @@ from typing import Any
 
 from manygp.errors import DataError
 
-__all__ = ["KEYS", "METRICS", "Run", "claim", "plain", "read_record", "read_records", "write_record"]
-
 METRICS = ("test_mse", "test_nll", "train_mse", "train_nll", "crps", "coverage50", "coverage90")
 KEYS = (
     "dataset",
@@ -68,12 +66,8 @@ class Run:
 
     def matches(self, record: Record) -> bool:
         """Whether a record is of this run, the seed left aside."""
-        return (
-            record["dataset"] == self.dataset
-            and record["model"] == self.model
-            and record["preset"] == self.preset
-            and record["settings"] == plain(self.settings)
-        )
+        own = {"dataset": self.dataset, "model": self.model, "preset": self.preset, "settings": plain(self.settings)}
+        return all(record[name] == value for name, value in own.items())
 
 
 def plain(value: Any) -> Any:

@@ -1,19 +1,18 @@
-"""Tables as text: ours beside the published values, in Markdown and LaTeX."""
+"""Tables as text, in Markdown and LaTeX: what records say of each row, beside the published values."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manygp.errors import SettingError
-from manygp.paper.campaign import absent_files, every_run
-from manygp.paper.datasets import DATASETS
-from manygp.paper.published import MSE, NLL, TIME, Value
-from manygp.paper.records import Record
-from manygp.paper.settings import PRESETS
-from manygp.paper.summaries import Summary, matching, summarise
-from manygp.paper.tables import PaperTable, Row
+import numpy as np
 
-__all__ = ["FORMATS", "NOTHING", "STALE", "Sheet", "make_sheet", "own_value", "render", "to_latex", "to_markdown"]
+from manygp.errors import SettingError
+from manygp.paper.campaign import absent_files, every_run, state_of
+from manygp.paper.datasets import DATASETS
+from manygp.paper.published import MINUTES, MSE, NLL, TIME, Value
+from manygp.paper.records import Record, Run
+from manygp.paper.settings import PRESETS
+from manygp.paper.tables import PaperTable, Row
 
 _HEADINGS = {MSE: "MSE", NLL: "NLL", TIME: "s/epoch"}
 NOTHING, _NOT_RUN, _FAILED, STALE = "–", "not run", "failed", "†"
@@ -27,6 +26,57 @@ _LATEX = {
     "_": r"\_",
     "#": r"\#",
 }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A metric over the seeds of a run: mean and standard deviation of so many values, NaN if there is none.
+
+    `error` is what the failed runs said, if some failed and none succeeded; stale is what has a record that was made
+    with other sources of the model.
+    """
+
+    mean: float
+    spread: float
+    count: int
+    error: str | None
+    has_run: bool
+    is_stale: bool
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a value."""
+        return self.count > 0
+
+
+def matching(records: Sequence[Record], row: Row, preset: str) -> list[Record]:
+    """The records of a row, one for each seed."""
+    run = row.run(preset, 0)
+    return [record for record in records if run.matches(record)]
+
+
+def summarise(records: Sequence[Record], metric: str) -> Summary:
+    """A metric over records of the same run with different seeds."""
+    finished = [record for record in records if "error" not in record]
+    values = [value for record in finished if (value := _value(record, metric)) is not None]
+    mean = float(np.mean(values)) if values else float("nan")
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    errors = [record["error"] for record in records if "error" in record]
+    is_stale = any(state_of(Run.of(record), record) == "stale" for record in records)
+    return Summary(mean, spread, len(values), errors[0] if errors and not finished else None, bool(records), is_stale)
+
+
+def _value(record: Record, metric: str) -> float | None:
+    if metric in (TIME, MINUTES):
+        # On a busy machine the clock tells of the others; the work of one thread is what it is.
+        seconds = float(record["cpu_seconds"] if record["cpu_seconds"] is not None else record["train_seconds"])
+        if metric == MINUTES:
+            return seconds / 60.0
+        # A model that is solved rather than trained has no epochs to divide by.
+        return seconds / record["epochs"] if record["epochs"] else None
+    value = record["metrics"][metric]
+    # JSON has no infinity; a record writes it as text.
+    return None if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -47,7 +97,8 @@ def make_sheet(table: PaperTable, records: Sequence[Record]) -> Sheet:
     ours, are named below instead, with the reason.
     """
     presets = [p for p in PRESETS if p == "fast" or any(matching(records, row, p) for row in table.rows)]
-    header = ["", *(f"{_HEADINGS.get(m, m)} {who}" for m in table.metrics for who in ("published", *_ours(presets)))]
+    ours = ["ours"] if len(presets) == 1 else [f"ours, {preset}" for preset in presets]
+    header = ["", *(f"{_HEADINGS.get(m, m)} {who}" for m in table.metrics for who in ("published", *ours))]
     found = {
         (row.label, preset, metric): summarise(matching(records, row, preset), metric)
         for row in table.rows
@@ -125,10 +176,6 @@ def own_value(summary: Summary, decimals: int) -> str:
 def _latex(text: str) -> str:
     special = "".join(_LATEX.get(letter, letter) for letter in text)
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", special)
-
-
-def _ours(presets: Sequence[str]) -> list[str]:
-    return ["ours"] if len(presets) == 1 else [f"ours, {preset}" for preset in presets]
 
 
 def _best(summaries: Sequence[Summary]) -> Summary | None:

@@ -16,8 +16,6 @@ from manygp.paper.models import Factory, find_model, sources_of
 from manygp.paper.records import Record, Run, read_record, read_records
 from manygp.paper.scoring import carry_out
 
-__all__ = ["carry_out_all", "parse_seeds"]
-
 
 def parse_seeds(text: str) -> list[int]:
     """Seeds from a text such as "0-2" or "0,3,7"."""

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 import warnings
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -27,12 +28,10 @@ from manygp.paper.datasets import Dataset
 from manygp.paper.models import Factory, build, find_model
 from manygp.paper.predictions import save_predictions
 from manygp.paper.problem import Problem, values_of
-from manygp.paper.records import METRICS, Record, Run, claim, write_record
+from manygp.paper.records import KEYS, METRICS, Record, Run, claim, write_record
 from manygp.paper.settings import COORDINATES
 from manygp.variational import NaturalPosterior, TensorNormal
 from manygp.variational.kronecker import NaturalKronecker
-
-__all__ = ["carry_out", "count_parameters"]
 
 # Cells of the training part that are scored; their number only matters for time.
 _TRAIN_CELLS = 50_000
@@ -47,18 +46,8 @@ def carry_out(
 ) -> Record | None:
     """Carry a run out and write its record; what goes wrong is recorded too. None if another process is at it.
 
-    Parameters
-    ----------
-    run
-        What to run.
-    dataset, factory
-        The data set and model meant by the names in the run; no factory if there is no such model.
-    folder
-        Where the record goes.
-    keep
-        Whether to save predictions beside the record, for figures.
-    sources
-        Digest of the model's sources.
+    Data set and model are those meant by the names in the run, where there is such a model. `keep` saves predictions
+    beside the record, for figures; `sources` is the digest of the model's sources.
     """
     with claim(run.path(folder)) as is_ours:
         return _carried_out(run, dataset, factory, folder, keep, sources) if is_ours else None
@@ -67,24 +56,9 @@ def carry_out(
 def _carried_out(
     run: Run, dataset: Dataset, factory: Factory | None, folder: Path, keep: bool, sources: str | None
 ) -> Record:
-    record: Record = {
-        "dataset": run.dataset,
-        "model": run.model,
-        "preset": run.preset,
-        "seed": run.seed,
-        "settings": run.settings,
-        "metrics": dict.fromkeys(METRICS),
-        "train_seconds": None,
-        "cpu_seconds": None,
-        "score_seconds": None,
-        "epochs": None,
-        "num_parameters": None,
-        "peak_memory_mb": None,
-        "versions": versions(),
-        "commit": commit(),
-        "sources": sources,
-        "machine": machine(),
-    }
+    # What is not found out stays None.
+    record: Record = dict.fromkeys(KEYS) | asdict(run) | {"metrics": dict.fromkeys(METRICS)}
+    record |= {"versions": versions(), "commit": commit(), "sources": sources, "machine": machine()}
     try:
         record |= _outcome(run, dataset, factory, folder if keep else None)
     except Exception as error:
@@ -155,10 +129,10 @@ def _metrics(model: Any, problem: Problem, new: Any, seed: int) -> dict[str, flo
     else:
         test = new.score(held_out, plug_in=problem.is_counts)
     train = _evaluate(model, problem.train.X, _some_cells(problem.train, seed), problem.is_counts)
-    metrics: dict[str, float | None] = dict.fromkeys(METRICS)
-    metrics |= {f"test_{name}": test.get(name) for name in ("mse", "nll")}
-    metrics |= {f"train_{name}": train.get(name) for name in ("mse", "nll")}
-    return metrics | {name: test.get(name) for name in ("crps", "coverage50", "coverage90")}
+    told = {
+        f"{part}_{name}": value for part, scores in (("test", test), ("train", train)) for name, value in scores.items()
+    }
+    return {name: told.get(name, test.get(name)) for name in METRICS}
 
 
 def _new_outputs(model: Any, problem: Problem, settings: dict[str, Any]) -> Any:

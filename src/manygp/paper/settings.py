@@ -11,8 +11,6 @@ from typing import Any
 
 from manygp.errors import SettingError
 
-__all__ = ["COORDINATES", "PRESETS", "register_settings", "settings_for"]
-
 Settings = dict[str, Any]
 
 PRESETS = ("fast", "paper")
@@ -108,10 +106,7 @@ _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
         "g-mogp": _BATCHES["era5"],
         "gs-lvmogp": _BATCHES["era5"],
     },
-    "sea": {
-        "tlvmogp": {"spectral_bound": 0.7, "freeze_likelihood": 500},
-        "gs-lvmogp": _BATCHES["sea"],
-    },
+    "sea": {"tlvmogp": {"spectral_bound": 0.7, "freeze_likelihood": 500}, "gs-lvmogp": _BATCHES["sea"]},
     "genes": {
         "tlvmogp": {
             "spectral_bound": None,
@@ -120,12 +115,7 @@ _PUBLISHED_PROCEDURE: dict[str, dict[str, Settings]] = {
             "freeze_likelihood": math.inf,
             "latent_prior_mean": "pca",
         },
-        "gs-lvmogp": {
-            "epochs": 300,
-            "learning_rate": 0.0005,
-            "freeze_likelihood": math.inf,
-            **_BATCHES["genes"],
-        },
+        "gs-lvmogp": {"epochs": 300, "learning_rate": 0.0005, "freeze_likelihood": math.inf, **_BATCHES["genes"]},
     },
 }
 _PAPER: Settings = {"preset": "paper", "standardize": False}

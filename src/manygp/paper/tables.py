@@ -11,29 +11,19 @@ from manygp.paper.published import MSE, NLL, TIME, Value
 from manygp.paper.records import Run
 from manygp.paper.settings import settings_for
 
-__all__ = ["AUTOMATIC", "PUBLISHED_SIZES", "TABLES", "PaperTable", "Row", "find_tables", "register_table", "runs_of"]
-
 
 @dataclass(frozen=True)
 class Row:
-    """A model with settings on a data set, and what the paper says of it.
+    """A model with settings on a data set, and what the paper says of it."""
 
-    Parameters
-    ----------
-    label
-        The row's name.
-    dataset, model
-        What is run.
-    changes
-        Settings that differ from those of the preset.
-    published
-        Mean and standard deviation by metric; empty where the paper has nothing.
-    """
-
+    #: The row's name.
     label: str
+    #: What is run.
     dataset: str
     model: str
+    #: Settings that differ from those of the preset.
     changes: dict[str, Any] = field(default_factory=dict)
+    #: Mean and standard deviation by metric; empty where the paper has nothing.
     published: Mapping[str, Value] = field(default_factory=dict)
 
     def run(self, preset: str, seed: int) -> Run:
@@ -44,27 +34,18 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Parameters
-    ----------
-    name, title
-        For the command line and for people.
-    metrics
-        Columns.
-    rows
-        What the table is about.
-    decimals
-        Digits of an MSE after the point.
-    beside
-        Rows of other tables on the same data, told below in a line: what the rows are to be held against.
-    """
-
+    #: For the command line and for people.
     name: str
     title: str
+    #: Columns.
     metrics: tuple[str, ...]
+    #: What the table is about.
     rows: tuple[Row, ...]
+    #: Digits of an MSE after the point.
     decimals: int = 3
+    #: Rows of other tables on the same data, told below in a line: what the rows are to be held against.
     beside: tuple[Row, ...] = ()
 
     def digits(self, metric: str) -> int:

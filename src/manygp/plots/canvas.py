@@ -19,8 +19,6 @@ except ImportError as error:
         "Figures need matplotlib, which is not installed; install it with: pip install 'manygp[plots]'."
     ) from error
 
-__all__ = ["INK", "ORANGE", "SIGNED", "VALUES", "WARM", "Axes", "Figure", "as_columns", "canvas", "one_axes"]
-
 # Blue and vermilion of Okabe and Ito's palette, which colour-blind readers can tell apart.
 INK = "#0072B2"
 ORANGE = "#D55E00"

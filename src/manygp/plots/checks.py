@@ -11,8 +11,6 @@ from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Axes, one_axes
 from manygp.prediction import Prediction
 
-__all__ = ["plot_gaps", "plot_pit", "plot_reliability", "plot_residuals"]
-
 _LEVELS = np.linspace(0.05, 0.95, 19)
 
 

@@ -7,8 +7,6 @@ from manygp.data.numbers import as_numbers
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Figure, canvas
 
-__all__ = ["plot_counts"]
-
 _NUM_BINS = 60
 
 

@@ -6,8 +6,6 @@ from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Figure, canvas
 from manygp.training import History
 
-__all__ = ["plot_history"]
-
 _PANELS = {
     "bound": "bound",
     "expected_log_lik": "expected log likelihood",

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, VALUES, Figure, as_columns, canvas
 
-__all__ = ["plot_latents"]
-
 # Okabe and Ito's palette, and two greys.
 _GROUPS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000", "#777777", "#bbbbbb")
 # Characters of the title above one panel.
@@ -103,10 +101,5 @@ def _principal_plane(latents: NDArray[np.float64]) -> tuple[NDArray[np.float64],
     """Coordinates along the first two principal axes, shape (p, 2), and the share of the variance of each."""
     centred = latents - latents.mean(axis=0)
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
-    plane = np.zeros((len(latents), 2))
-    rank = min(2, len(s))
-    plane[:, :rank] = U[:, :rank] * s[:rank]
-    shares = np.zeros(2)
-    if (total := float(np.sum(s**2))) > 0:
-        shares[:rank] = s[:rank] ** 2 / total
-    return plane, shares
+    shares = np.pad(s**2, (0, 2))[:2] / max(float((s**2).sum()), 1e-300)
+    return np.pad(U * s, ((0, 0), (0, 2)))[:, :2], shares

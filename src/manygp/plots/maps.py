@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from manygp.errors import DataError
 from manygp.plots.canvas import SIGNED, VALUES, WARM, Axes, Figure, as_columns, canvas
 
-__all__ = ["plot_map"]
-
 # Characters of a line above a panel.
 _TITLE_WIDTH = 30
 # Cells of a grid for each place in it, at most.

@@ -11,8 +11,6 @@ from scipy.spatial.distance import squareform
 from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Figure, as_columns, canvas
 
-__all__ = ["plot_correlation", "plot_network", "plot_shares"]
-
 # Labels are drawn up to so many outputs.
 _MAX_LABELS = 40
 # Okabe and Ito's palette, in the order of the columns of shares.

@@ -11,8 +11,6 @@ from manygp.errors import DataError
 from manygp.plots.canvas import INK, ORANGE, Axes, Figure, as_columns, canvas
 from manygp.prediction import Prediction
 
-__all__ = ["plot_series"]
-
 # More panels than this are no picture.
 _MOST_PANELS = 60
 _Band = tuple[NDArray[np.float64], NDArray[np.float64]]

@@ -1,8 +1,9 @@
 """What a report tells of a model, as plain numbers and text."""
 
+import base64
 import math
 import platform
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -14,41 +15,17 @@ from manygp.comparison import Comparison
 from manygp.data import Table
 from manygp.data.containers import known_inputs
 from manygp.data.names import match_names
-from manygp.data.table import FloatArray, IntArray
+from manygp.data.table import BoolArray, FloatArray, IntArray
 from manygp.errors import DataError
 from manygp.estimators import Estimator
 from manygp.initialise.gaps import Gaps
-from manygp.report.figures import gap_picture, reliability
-
-__all__ = ["collect", "spelt"]
 
 # What a page holds at most: outputs whose series are drawn, points of one, cells that are scored, names in a matrix.
 _SERIES, _POINTS, _SCORED, _MATRIX, _MAPS = 240, 240, 20_000, 60, 36
-_STOP_REASONS = {
-    "converged": "the bound had stopped rising",
-    "epochs": "as many epochs had run as were asked for",
-    "budget": "as many epochs had run as are allowed",
-    "time limit": "its time limit left room for no more",
-    "interrupted": "it was interrupted; what was learnt until then is kept",
-    "start": "no epoch improved on the start, which is kept",
-    "failed": "the numbers failed; the best until then is kept",
-}
 
 
 def collect(model: Estimator | None, table: Table | None, comparison: Comparison | None, source: str) -> dict[str, Any]:
-    """Return all facts of a report; those that cannot be told are None or empty.
-
-    Parameters
-    ----------
-    model
-        A fitted estimator, if there is one.
-    table
-        Observations to show and to score the model on.
-    comparison
-        What other methods made of the same table.
-    source
-        What the observations are called.
-    """
+    """Return all facts of a report, by what there is of it; those that cannot be told are None or empty."""
     shared = {
         "source": source,
         "data": None if table is None else _data(table),
@@ -68,7 +45,9 @@ def collect(model: Estimator | None, table: Table | None, comparison: Comparison
     X = table.X if table is not None else model._inputs_
     rows = None if X is None else _some_rows(X)
     worst = [] if scored is None else scored["worst"]
-    chosen = _chosen(len(names), [entry["index"] for entry in worst])
+    # Outputs whose series are drawn: the worst, and others evenly spread.
+    first, others = [entry["index"] for entry in worst], _spread_out(len(names), _SERIES).tolist()
+    chosen = list(dict.fromkeys([*first, *others]))[:_SERIES]
     return shared | {
         "title": f"{type(model).__name__}: {len(names):,} outputs",
         "names": names,
@@ -123,12 +102,11 @@ def _short(value: Any) -> str:
 
 def _training(model: Estimator) -> dict[str, Any]:
     history = model.history_
-    bound = [float(value) for value in history["bound"]]
     return {
-        "bound": [_round(value) for value in bound],
+        "bound": [_round(value) for value in history["bound"]],
         "epochs": len(history),
         "seconds": round(history.seconds, 1),
-        "reason": _STOP_REASONS.get(history.stop_reason, history.stop_reason),
+        "reason": history.ending,
     }
 
 
@@ -165,8 +143,7 @@ def _scores(model: Estimator, table: Table) -> dict[str, Any]:
         )
     kept = position[output] >= 0
     row, output, y = row[kept], position[output[kept]], y[kept]
-    x = table.X[row]
-    dist = model._listed(x, pd.DataFrame(x), output, True, None)
+    dist = model._listed(table.X[row], output)
     below = cdf = dist.cdf(y)
     if dist._likelihood.is_discrete:
         # A randomised PIT is uniform for counts, too.
@@ -208,11 +185,6 @@ def _groups(counts: IntArray, position: IntArray, output: IntArray) -> dict[str,
         f"outputs of at most {low:,.0f} cells": own <= low,
         f"outputs of more than {high:,.0f} cells": own > high,
     }
-
-
-def _chosen(count: int, first: Sequence[int]) -> list[int]:
-    """Outputs whose series are drawn: the worst, and others evenly spread."""
-    return list(dict.fromkeys([*first, *_spread_out(count, _SERIES).tolist()]))[:_SERIES]
 
 
 def _spread_out(count: int, most: int) -> IntArray:
@@ -280,11 +252,8 @@ def _latents(model: Estimator) -> dict[str, Any] | None:
     flat = means.reshape(len(means), -1)
     centred = flat - flat.mean(0)
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
-    plane = np.zeros((len(flat), 2))
-    rank = min(2, len(s))
-    plane[:, :rank] = U[:, :rank] * s[:rank]
-    shares = np.zeros(2)
-    shares[:rank] = s[:rank] ** 2 / max(float((s**2).sum()), 1e-300)
+    plane = np.pad(U * s, ((0, 0), (0, 2)))[:, :2]
+    shares = np.pad(s**2, (0, 2))[:2] / max(float((s**2).sum()), 1e-300)
     return {"points": [[_round(a), _round(b)] for a, b in plane], "shares": [round(float(v), 2) for v in shares]}
 
 
@@ -358,3 +327,47 @@ def _round(value: Any) -> float | None:
     if not math.isfinite(number):
         return None
     return float(f"{number:.5g}")
+
+
+# Blocks of a picture of gaps, at most.
+_WIDE, _HIGH = 320, 160
+_LEVELS = np.linspace(0.05, 0.95, 19)
+_BINS = 20
+
+
+def gap_picture(table: Table) -> dict[str, Any] | None:
+    """Return the share of cells that are observed, in blocks of outputs (down) and inputs (across); None for lists."""
+    if table.row_outputs is not None:
+        return None
+    n, p = table.num_inputs, table.num_outputs
+    order = np.argsort(table.X[:, 0], kind="stable") if table.num_features == 1 else np.arange(n)
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    wide, high = min(n, _WIDE), min(p, _HIGH)
+    seen = np.zeros(high * wide)
+    for row, output, _ in table.chunks():
+        block = (output * high // p) * wide + rank[row] * wide // n
+        seen += np.bincount(block, minlength=high * wide)
+    down, across = np.bincount(np.arange(p) * high // p), np.bincount(np.arange(n) * wide // n)
+    share = seen.reshape(high, wide) / np.outer(down, across)
+    shades = np.round(255 * np.clip(share, 0.0, 1.0)).astype(np.uint8)
+    return {"width": wide, "height": high, "shades": base64.b64encode(shades.tobytes()).decode("ascii")}
+
+
+def reliability(pit: FloatArray, groups: Mapping[str, BoolArray]) -> dict[str, Any]:
+    """Return the histogram of the PIT of cells (c,), and how many central intervals of each level hold, by group."""
+    share = np.histogram(pit, bins=_BINS, range=(0.0, 1.0))[0] / max(len(pit), 1)
+    # |2 PIT − 1| ≤ level says that a value lies in the central interval.
+    reach = np.abs(2.0 * pit - 1.0)
+    curves = {
+        name: [round(float(np.mean(reach[inside] <= level)), 4) for level in _LEVELS]
+        for name, inside in groups.items()
+        if inside.any()
+    }
+    return {
+        "pit": [round(float(value), 4) for value in share],
+        "levels": [round(float(level), 2) for level in _LEVELS],
+        "curves": curves,
+        "cells": len(pit),
+        "coverage90": round(float(np.mean(reach <= 0.9)), 3),
+    }

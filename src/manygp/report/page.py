@@ -14,8 +14,6 @@ from manygp.estimators import Estimator
 from manygp.extras import need
 from manygp.report.facts import collect
 
-__all__ = ["FORMATS", "render", "write_report"]
-
 FORMATS = ("html", "md")
 
 

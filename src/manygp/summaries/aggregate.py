@@ -11,8 +11,6 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
 from manygp.errors import SettingError
 
-__all__ = ["Aggregate", "checked_levels"]
-
 _BISECTIONS = 60
 
 
@@ -100,9 +98,7 @@ class Aggregate:
 
     def interval(self, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
         """Lower and upper end of the central interval that holds each sum with probability `level`."""
-        if np.ndim(level) or not 0 < as_numbers(level, "level") < 1:
-            raise SettingError(f"interval({level!r}): the level must lie strictly between 0 and 1.")
-        lower, upper = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        lower, upper = self.quantile(central_levels(level))
         return lower, upper
 
     def sample(self, n: int = 1, random_state: int = 0) -> FloatArray:
@@ -140,3 +136,10 @@ def checked_levels(q: Any) -> FloatArray:
     if levels.ndim != 1 or not levels.size or not np.all((levels > 0) & (levels < 1)):
         raise SettingError(f"quantile({q!r}): give one or more levels strictly between 0 and 1.")
     return levels
+
+
+def central_levels(level: Any) -> tuple[float, float]:
+    """Levels of the two ends of the central interval that holds this probability."""
+    if np.ndim(level) or not 0 < as_numbers(level, "level") < 1:
+        raise SettingError(f"interval({level!r}): the level must lie strictly between 0 and 1.")
+    return 0.5 - 0.5 * level, 0.5 + 0.5 * level

@@ -16,8 +16,6 @@ from manygp.likelihoods import Gaussian, Likelihood, Noiseless
 from manygp.memory import bytes_in_words, check_memory
 from manygp.quadrature import gauss_hermite
 
-__all__ = ["JointCells", "exposure_of"]
-
 # Numbers of views that are held at a time, and of covariances of a few cells.
 _CHUNK_NUMBERS, _MAX_COVARIANCES = 8_000_000, 200_000_000
 # Cells whose observation noise is drawn together, whatever the chunks are.
@@ -33,22 +31,11 @@ def exposure_of(exposure: FloatArray | None, width: int, device: torch.device) -
 
 
 class JointCells:
-    """The joint distribution of all cells of a prediction.
+    """The joint distribution of so many cells of a prediction, which are known by number.
 
-    Parameters
-    ----------
-    joint
-        Views of cells in scaled units.
-    locate
-        Inputs (b, d) and outputs (b,) of cells by number, in scaled units.
-    num_cells
-        Number of cells.
-    likelihood
-        What turns f into an observation.
-    scaling
-        The way back to the user's units.
-    exposure
-        What the likelihood is told of cells by number, such as their exposure; or None.
+    The joint has views of cells in scaled units, `locate` their inputs (b, d) and outputs (b,) there. A likelihood
+    turns f into an observation, and is told the exposure of cells, or the like; the scaling is the way back to the
+    user's units.
     """
 
     def __init__(

@@ -10,8 +10,6 @@ from manygp.data.table import FloatArray
 from manygp.errors import DataError, SettingError
 from manygp.summaries.groups import OVER
 
-__all__ = ["Probability", "exceedance", "has_run", "share_of_draws"]
-
 
 @dataclass(frozen=True)
 class Probability:
@@ -47,19 +45,7 @@ def share_of_draws(hits: FloatArray) -> Probability:
 def exceedance(
     above: float | None, below: float | None, any_over: str | None, run: int, shape: tuple[int, ...]
 ) -> Callable[[FloatArray], Any]:
-    """The event that values are above or below a level, as a function of draws (n, *shape).
-
-    Parameters
-    ----------
-    above, below
-        Levels; with both, values between them are meant.
-    any_over
-        Where it is enough that one is: at any "output", any "input", or any cell at all; None tells of each cell.
-    run
-        How many inputs in a row it takes, in the order of the prediction.
-    shape
-        Shape of the prediction.
-    """
+    """The event that values are above or below a level, as a function of draws (n, *shape); see `probability`."""
     if above is None and below is None:
         raise SettingError("probability needs an event: give a function of draws, or a level by above= or below=.")
     if any_over is not None and any_over not in OVER:

@@ -12,21 +12,14 @@ from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
 
-__all__ = ["OVER", "given_weights", "group_weights"]
-
 OVER = ("output", "input", "all")
 
 
 def given_weights(weights: Any, shape: tuple[int, ...]) -> tuple[sparse.csr_array, pd.DataFrame]:
     """Weights that were given as numbers: of all cells for one sum, or with a first axis for several.
 
-    Parameters
-    ----------
-    weights
-        An array of the shape of the prediction, or with one axis more in front; or a matrix, sparse or not, of sums
-        times cells. A data frame of such a matrix names the sums by its index.
-    shape
-        Shape of the prediction.
+    That is an array of the shape of the prediction, or with one axis more in front; or a matrix, sparse or not, of sums
+    times cells. A data frame of such a matrix names the sums by its index.
     """
     size = int(np.prod(shape))
     labels = weights.index if isinstance(weights, pd.DataFrame) and weights.shape != shape else None
@@ -61,23 +54,10 @@ def group_weights(
     rows: pd.DataFrame,
     names: Sequence[Hashable],
 ) -> tuple[sparse.csr_array, pd.DataFrame]:
-    """Weights of means, or totals, over outputs or inputs, by labels.
+    """Weights of means, or totals, over outputs or inputs, by labels; see `mean_over` of predictions.
 
-    Parameters
-    ----------
-    over
-        What is averaged over: "output", so that every input has a mean, "input", so that every output has one, or
-        "all".
-    weights
-        Weights of the outputs, or of the inputs for "input": an array, or a mapping or series by name.
-    by
-        Labels of what is averaged over, in the same forms: a mean for each label.
-    freq
-        A frequency of pandas, such as "YS" or "MS": inputs with dates are averaged over by periods.
-    is_total
-        Whether weights are used as they are; otherwise those of a mean add up to one.
-    shape, rows, names
-        Shape of the prediction, its inputs as the user knows them, and the names of its outputs.
+    Totals take weights as they are, those of a mean add up to one. Rows are the inputs of the prediction as the user
+    knows them, names those of its outputs.
     """
     if over not in OVER:
         raise SettingError(f"over={over!r} is unknown: use one of {', '.join(map(repr, OVER))}.")

@@ -9,25 +9,15 @@ from torch import Tensor
 
 from manygp.data.table import FloatArray
 
-__all__ = ["crps_by_cdf", "crps_by_draws", "energy_score", "variogram_score"]
-
 # Nodes of the integral on each side of the value.
 _NODES = 24
 
 
 def crps_by_cdf(cdf: Callable[[Tensor], Tensor], mean: Tensor, std: Tensor, y: Tensor, is_discrete: bool) -> Tensor:
-    """CRPS = ∫ F(t)² dt up to y + ∫ (1 − F(t))² dt from y on, of every cell.
+    """CRPS = ∫ F(t)² dt up to y + ∫ (1 − F(t))² dt from y on, of every cell, with F at one value for each cell.
 
-    Parameters
-    ----------
-    cdf
-        F at one value for each cell.
-    mean, std
-        Moments, which say where F rises.
-    y
-        Values.
-    is_discrete
-        Whether values are whole numbers from 0 on: integrals are sums then, exact up to as many terms as nodes.
+    Mean and standard deviation say where F rises. Of whole numbers from 0 on, integrals are sums, exact up to as many
+    terms as nodes.
     """
     total = torch.zeros_like(y)
     if is_discrete:

@@ -18,8 +18,6 @@ from manygp.summaries.events import Probability, exceedance, share_of_draws
 from manygp.summaries.groups import given_weights, group_weights
 from manygp.summaries.scores import energy_score, variogram_score
 
-__all__ = ["TogetherMixin", "check_draws"]
-
 # Numbers of joint draws that are held at a time where only a summary of them is wanted.
 _DRAWN_NUMBERS = 20_000_000
 
@@ -42,12 +40,7 @@ class TogetherMixin:
     # -- sums ----------------------------------------------------------------------------------------------------
 
     def aggregate(
-        self,
-        weights: Any,
-        *,
-        observation_noise: bool | None = None,
-        num_draws: int = 1000,
-        random_state: int = 0,
+        self, weights: Any, *, observation_noise: bool | None = None, num_draws: int = 1000, random_state: int = 0
     ) -> Aggregate:
         """The distribution of weighted sums of cells: regions, totals, differences and other contrasts.
 

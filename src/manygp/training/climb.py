@@ -15,8 +15,6 @@ from manygp.training.history import History, Recorder
 from manygp.training.journal import Journal, State, copied, recalled_history, told_history
 from manygp.variational import ElboTerms
 
-__all__ = ["climb", "climb_each"]
-
 # Rise of the bound over so many iterations, in nats a cell, below which it counts as flat.
 _WINDOW, _FLAT = 10, 1e-4
 _ADVICE = "choose a number for num_inducing, or a smaller one"
@@ -153,11 +151,7 @@ def _reason_to_stop(course: list[float], num_cells: int, max_steps: int) -> str:
 
 @torch.no_grad()
 def climb_each(
-    problems: Problems,
-    rows: Float[Tensor, "u k"],
-    steps: int,
-    learning_rate: float,
-    journal: Journal | None = None,
+    problems: Problems, rows: Float[Tensor, "u k"], steps: int, learning_rate: float, journal: Journal | None = None
 ) -> tuple[Float[Tensor, "u k"], History]:
     """Take Adam steps up many functions from where their parameters are, until they are over or Ctrl-C.
 

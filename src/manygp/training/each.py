@@ -11,8 +11,6 @@ from manygp.memory import foreseen
 from manygp.training.history import Recorder
 from manygp.training.journal import Journal, copied, recalled_history, told_history
 
-__all__ = ["Minimum", "minimise_each"]
-
 # A step must bring this share of what the slope promises, and shrinks by this factor when it does not.
 _ARMIJO, _SHRINK = 1e-4, 0.3
 # The first direction is the gradient, whose length means nothing: no parameter moves farther than this.

@@ -7,7 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["Correction", "EpochRecord", "History", "Recorder"]
+_ENDINGS = {
+    "converged": "the bound had stopped rising",
+    "epochs": "as many epochs had run as were asked for",
+    "budget": "as many epochs had run as are allowed",
+    "time limit": "its time limit left room for no more",
+    "interrupted": "it was interrupted; what was learnt until then is kept",
+    "start": "no epoch improved on the start, which is kept",
+    "failed": "the numbers failed; the best until then is kept",
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,11 @@ class History:
     def seconds(self) -> float:
         """Time spent in training."""
         return sum(self["seconds"])
+
+    @property
+    def ending(self) -> str:
+        """Why training stopped, in words that follow "because"."""
+        return _ENDINGS.get(self.stop_reason, self.stop_reason)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["ending_early", "held_back", "noted", "time_limit"]
-
 # What a batch system, a service manager or a terminal that closes sends; not every system has all of them.
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 

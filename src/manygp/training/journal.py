@@ -11,8 +11,6 @@ from torch import Tensor
 
 from manygp.training.history import History
 
-__all__ = ["Journal", "State", "copied", "recalled_history", "told_history"]
-
 #: Numbers, text, tensors and arrays in dicts and lists.
 State = dict[str, Any]
 

@@ -21,8 +21,6 @@ from manygp.training.schedule import Schedule
 from manygp.training.step import Trainable, TrainingSettings, make_optimizers, take_step
 from manygp.variational import CellBatch
 
-__all__ = ["settle", "train"]
-
 # A run remembers where it is every so many steps, more where there are more numbers to copy.
 _LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
 # How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.

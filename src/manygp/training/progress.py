@@ -11,8 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 from manygp.extras import need
 
-__all__ = ["Progress", "make_progress", "tracked"]
-
 Item = TypeVar("Item")
 logger = logging.getLogger("manygp")
 

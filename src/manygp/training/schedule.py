@@ -4,8 +4,6 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Schedule"]
-
 # Two windows are compared to see whether the bound still rises: such a share of the run so far, but not fewer steps
 # than this. So a run goes on while making it a fifth longer pays. In a window of fewer steps than the last number, a
 # rise counts as flat in proportion.
@@ -22,35 +20,24 @@ class Schedule:
 
     Learning rate: rises over the first steps, stays, and falls along a cosine at the end. Natural rate: starts at 1
     (q(u) jumps to the optimum of the first batch) and settles at a floor that averages over batches.
-
-    Parameters
-    ----------
-    steps_per_epoch
-        Number of batches in an epoch.
-    learning_rate
-        Step size of the plateau.
-    epochs
-        Length of the run, or None to find it.
-    max_epochs
-        Most epochs when the length is to be found.
-    tolerance
-        Rise of the bound, in nats a cell over a window of a hundred steps or more, below which it counts as flat.
-    decay_share
-        Share of the run that is spent in the decay.
-    least_bound
-        Bound per cell without which a run whose length is to be found ends after a trial.
-    least_window
-        Epochs of a window at least.
     """
 
+    #: Number of batches in an epoch.
     steps_per_epoch: int
+    #: Step size of the plateau.
     learning_rate: float
+    #: Length of the run, or None to find it.
     epochs: int | None
+    #: Most epochs when the length is to be found.
     max_epochs: int
+    #: Rise of the bound, in nats a cell over a window of a hundred steps or more, below which it counts as flat.
     tolerance: float = 2e-2
+    #: Share of the run that is spent in the decay.
     decay_share: float = 0.3
     natural_floor: float = 0.1
+    #: Bound per cell without which a run whose length is to be found ends after a trial.
     least_bound: float = -math.inf
+    #: Epochs of a window at least.
     least_window: int = 2
     bounds: list[float] = field(default_factory=list)
     decay_start: int | None = None

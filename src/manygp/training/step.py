@@ -11,8 +11,6 @@ from manygp.exchange import Exchange
 from manygp.likelihoods import Likelihood
 from manygp.variational import CellBatch, ElboTerms
 
-__all__ = ["Trainable", "TrainingSettings", "make_optimizers", "take_step"]
-
 
 class Trainable(Protocol):
     """What the loop needs of a model."""
@@ -46,26 +44,17 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train.
+    """How to train."""
 
-    Parameters
-    ----------
-    natural
-        Whether q(u) moves by natural steps; otherwise everything moves by Adam.
-    schedule
-        Whether step sizes follow the schedule; otherwise the learning rate is constant.
-    sparse_rows
-        Whether parameters with one row per output have sparse gradients.
-    frozen_epochs
-        Number of epochs for which the likelihood's parameters stay where they are.
-    max_grad_norm
-        Largest norm of the gradient; None does not clip.
-    """
-
+    #: Whether q(u) moves by natural steps; otherwise everything moves by Adam.
     natural: bool = True
+    #: Whether step sizes follow the schedule; otherwise the learning rate is constant.
     schedule: bool = True
+    #: Whether parameters with one row per output have sparse gradients.
     sparse_rows: bool = True
+    #: Number of epochs for which the likelihood's parameters stay where they are.
     frozen_epochs: float = 0.0
+    #: Largest norm of the gradient; None does not clip.
     max_grad_norm: float | None = None
 
 

@@ -10,8 +10,6 @@ from manygp.data import Batch
 from manygp.exchange import ALONE, Exchange
 from manygp.variational.groups import Groups
 
-__all__ = ["CellBatch", "ElboTerms"]
-
 
 @dataclass(frozen=True)
 class CellBatch:

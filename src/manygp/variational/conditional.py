@@ -13,8 +13,6 @@ from manygp.variational.evidence import MIN_VARIANCE
 from manygp.variational.kernel_batch import KernelBatch, covariance_of
 from manygp.variational.posterior import PosteriorMoments
 
-__all__ = ["Conditional"]
-
 # Covariances of predictions are computed in chunks of rows that stay in the cache.
 _CHUNK_NUMBERS, _MIN_CHUNK_ROWS = 800_000, 512
 # Shares of a prior variance that are rounding errors.

@@ -13,8 +13,6 @@ from manygp.data.coordinates import CoordinateMap
 from manygp.kernels import matern
 from manygp.linalg import safe_cholesky
 
-__all__ = ["CoordinatePrior"]
-
 # Neighbours that a conditional looks at, and cells of the arrays that are worked on at once.
 _NEIGHBOURS, _CHUNK_NUMBERS = 48, 4_000_000
 # Subsets of as many neighbours by which kernels and weights of features are found: at most, and in how many an output

@@ -34,18 +34,6 @@ from manygp.linalg import (
 )
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 
-__all__ = [
-    "Evidence",
-    "GaussianEvidence",
-    "Natural",
-    "blur",
-    "is_precise_enough",
-    "leftover",
-    "projection_matrices",
-    "statistics",
-    "under_prior",
-]
-
 # Smallest variance of f that rounding may leave.
 MIN_VARIANCE = 1e-8
 # Largest error of the precision that rounding may cause.

@@ -17,8 +17,6 @@ from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorM
 from manygp.variational.projection import Projection
 from manygp.variational.sites import SiteEvidence
 
-__all__ = ["InducingGP"]
-
 
 class InducingGP(nn.Module):
     """f ~ GP(0, k) seen through u = f(Z) = L v with Kuu = L Lᵀ and q(v) = N(m, S); or a batch of such processes.

@@ -21,8 +21,6 @@ from manygp.kernels import (
     stationary,
 )
 
-__all__ = ["Covariance", "KernelBatch", "Mixture", "covariance_of"]
-
 # Numbers of covariances that are mixed at a time.
 _MIXED_NUMBERS = 4_000_000
 
@@ -68,12 +66,7 @@ class KernelBatch(nn.Module):
     """
 
     def __init__(
-        self,
-        kernel: str | Kernel,
-        dim: int,
-        size: int,
-        log_parameters: bool = False,
-        mixture: Mixture | None = None,
+        self, kernel: str | Kernel, dim: int, size: int, log_parameters: bool = False, mixture: Mixture | None = None
     ):
         super().__init__()
         self.kernel = make_kernel(kernel, dim, log_parameters)

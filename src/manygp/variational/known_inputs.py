@@ -8,8 +8,6 @@ from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-__all__ = ["KnownInputs"]
-
 logger = logging.getLogger("manygp")
 
 # How far an input may be from one of the table to count as that one, in standard deviations of every column: what

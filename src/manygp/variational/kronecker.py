@@ -14,22 +14,6 @@ from torch import Tensor, nn
 from manygp.linalg import gaussian_kl, gram, safe_cholesky, symmetrize, triangular_inverse
 from manygp.variational.trust import trusted_rate
 
-__all__ = [
-    "CholeskyKronecker",
-    "Curvature",
-    "DenseCurvature",
-    "DenseFeatures",
-    "DenseStatistics",
-    "FactoredCurvature",
-    "FactoredFeatures",
-    "FactoredStatistics",
-    "Features",
-    "KroneckerMoments",
-    "KroneckerPosterior",
-    "NaturalKronecker",
-    "Statistics",
-]
-
 _MIN_VARIANCE = 1e-8
 
 
@@ -286,17 +270,10 @@ class CholeskyKronecker(KroneckerPosterior):
 
 
 class NaturalKronecker(KroneckerPosterior):
-    """M and the precisions S_H⁻¹ and S_X⁻¹, moved by natural steps alone.
+    """M and the precisions S_H⁻¹ and S_X⁻¹ of j and k points, moved by natural steps alone.
 
     With one factor of the covariance held, the bound has its optimum in the other in closed form, and a step goes a
     share of the way there; the mean takes a Newton step with the curvature averaged over batches.
-
-    Parameters
-    ----------
-    num_left, num_right
-        Numbers j and k of points.
-    curvature
-        The curvature for the steps of the mean, of the kind that the statistics have.
     """
 
     mean: Tensor

@@ -12,8 +12,6 @@ from manygp.errors import SettingError
 from manygp.keyed import joint_keys, normals
 from manygp.linalg import gaussian_kl, safe_cholesky
 
-__all__ = ["LATENT_POSTERIORS", "Latents"]
-
 LATENT_POSTERIORS = ("full", "diagonal", "point")
 _SAMPLE_BLOCK = 1024
 

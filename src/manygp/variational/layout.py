@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["CellGrid", "Padding", "distinct_inputs", "grid_of_cells", "pad_groups", "unique_inputs"]
-
 # A full grid is worth its empty cells up to so many for each observed one: its products are that much faster.
 _GRID_CELLS = 8
 
@@ -34,16 +32,10 @@ def unique_inputs(x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n d"], Int[Te
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Cells as places of a grid of n rows, with q numbers each, and p columns, with q weights each.
+    """Cells, shape (b,), as places of a grid of n rows, with q numbers each, and p columns, with q weights each.
 
-    Products run over the whole grid where it is well filled, and over the cells alone where it is not.
-
-    Parameters
-    ----------
-    row, column
-        Row and column of every cell, shape (b,); several cells may stand in one place.
-    num_rows, num_columns
-        Size of the grid.
+    Products run over the whole grid where it is well filled, and over the cells alone where it is not; several cells
+    may stand in one place.
     """
 
     row: Int[Tensor, " b"]

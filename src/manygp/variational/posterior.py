@@ -19,8 +19,6 @@ from manygp.linalg import (
     triangular_inverse,
 )
 
-__all__ = ["CholeskyPosterior", "NaturalPosterior", "Posterior", "PosteriorMoments"]
-
 
 @dataclass(frozen=True)
 class PosteriorMoments:
@@ -121,10 +119,7 @@ class NaturalPosterior(Posterior):
 
     @torch.no_grad()
     def put(
-        self,
-        theta: Float[Tensor, "*q m"],
-        precision: Float[Tensor, "*q m m"],
-        which: Int[Tensor, " r"] | None = None,
+        self, theta: Float[Tensor, "*q m"], precision: Float[Tensor, "*q m m"], which: Int[Tensor, " r"] | None = None
     ) -> None:
         """(θ, Λ) ← (θ̂, Λ̂) as they are, of some processes of a batch, of all by default."""
         if which is None:

@@ -13,8 +13,6 @@ from manygp.variational.evidence import MIN_VARIANCE
 from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
 from manygp.variational.trust import natural_step
 
-__all__ = ["Projection"]
-
 # Conjugate gradient iterations of a joint natural step of rate 1.
 _MAX_ITERATIONS = 20
 

@@ -40,8 +40,6 @@ from manygp.variational.evidence import (
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
 from manygp.variational.trust import MAX_VARIANCE, natural_step, precisions, trusted_sites
 
-__all__ = ["SiteEvidence"]
-
 # Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
 _WATCHED_CELLS = 256
 # Cells that tell how much all of them say.

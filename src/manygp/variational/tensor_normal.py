@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from manygp.linalg import safe_cholesky, symmetrize
 
-__all__ = ["TensorNormal"]
-
 
 class TensorNormal(nn.Module):
     """q(v) = N(vec v | mean, Σ₁ ⊗ Σ₂ ⊗ …) over a tensor, with prior N(0, I); a matrix normal with two modes.

@@ -12,8 +12,6 @@ from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
 
-__all__ = ["MAX_VARIANCE", "Sites", "natural_step", "precisions", "trusted_rate", "trusted_sites"]
-
 # A step moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
 _MAX_MOVE = 3.0
 _MAX_HALVINGS = 20

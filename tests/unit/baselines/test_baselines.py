@@ -4,7 +4,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from manygp.baselines import BASELINES, Boosting, Interpolation, LowRank, NearestRows, RidgeOutputs
-from manygp.baselines.predictors import closest_outputs
+from manygp.baselines.baseline import closest_outputs
 from manygp.data import Grid, Scaling, factorise
 from manygp.errors import DataError, SettingError
 

@@ -7,7 +7,7 @@ import xarray as xr
 
 from manygp import DataError
 from manygp.data import as_table
-from manygp.data.known_noise import as_y_std, observed_y_std
+from manygp.data.exposure import as_y_std, observed_y_std
 from manygp.data.splits import random_split
 
 NAMES = ["a", "b", "c"]

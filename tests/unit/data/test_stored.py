@@ -15,7 +15,6 @@ from manygp.data import (
     GridPlan,
     Scaling,
     adapters,
-    archives,
     as_stored,
     as_table,
     grid,
@@ -224,7 +223,7 @@ def test_what_is_small_is_read_and_what_is_large_stays(tmp_path, monkeypatch):
 
 
 def test_large_files_stay_on_disk(tmp_path, monkeypatch):
-    for module in (adapters, archives, stores):
+    for module in (adapters, stores):
         monkeypatch.setattr(module, "SMALL", 100)
     field = xarray.DataArray(GAPPY.reshape(N, 3, 7), dims=("time", "lat", "lon"), name="t")
     field.to_netcdf(tmp_path / "y.nc")

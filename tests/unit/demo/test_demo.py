@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import manygp
 from manygp.cli.commands import app
-from manygp.demo.rivals import Filling, low_rank, score, station_interpolation, station_mean
+from manygp.demo.rivals import Filled, low_rank, station_interpolation, station_mean
 
 pytest.importorskip("matplotlib")
 
@@ -32,7 +32,7 @@ def test_interpolation_is_exact_on_lines_and_knows_its_error_elsewhere() -> None
     gaps = np.zeros(walks.shape, dtype=bool)
     gaps[10:13], gaps[25:32] = True, True
     filling = station_interpolation(x, np.where(gaps, np.nan, walks))
-    scores = score(filling, np.where(gaps, walks, np.nan))
+    scores = filling.score(np.where(gaps, walks, np.nan))
     assert scores["coverage90"] == pytest.approx(0.9, abs=0.05)
     # Error bars grow towards the middle of a gap.
     assert filling.std[28, 0] > filling.std[11, 0] > filling.std[10, 0]
@@ -41,14 +41,15 @@ def test_interpolation_is_exact_on_lines_and_knows_its_error_elsewhere() -> None
 def test_low_rank_completes_a_low_rank_table() -> None:
     table = RNG.standard_normal((24, 2)) @ RNG.standard_normal((2, 60)) + 0.05 * RNG.standard_normal((24, 60))
     gaps = RNG.random(table.shape) < 0.3
-    scores = score(low_rank(np.arange(24.0)[:, None], np.where(gaps, np.nan, table)), np.where(gaps, table, np.nan))
+    filling = low_rank(np.arange(24.0)[:, None], np.where(gaps, np.nan, table))
+    scores = filling.score(np.where(gaps, table, np.nan))
     assert scores["mse"] < 0.02
     assert 0.8 < scores["coverage90"] <= 1.0
 
 
 def test_scores_of_the_right_distribution() -> None:
     values = RNG.normal(3.0, 2.0, (100, 100))
-    scores = score(Filling(np.full(values.shape, 3.0), np.full(values.shape, 2.0)), values)
+    scores = Filled(np.full(values.shape, 3.0), np.full(values.shape, 2.0)).score(values)
     assert scores["mse"] == pytest.approx(4.0, rel=0.05)
     assert scores["nll"] == pytest.approx(0.5 * np.log(2 * np.pi * 4.0) + 0.5, rel=0.02)
     assert scores["coverage90"] == pytest.approx(0.9, abs=0.01)

@@ -12,9 +12,8 @@ from manygp.errors import NumericalError
 from manygp.initialise.evidence import Lengthscales
 from manygp.initialise.oilmm import initialise
 from manygp.likelihoods import Gaussian
-from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor
+from manygp.models.oilmm import ExactProcesses, OrthogonalMixingModel, OrthogonalPredictor, climb_likelihood
 from manygp.models.orthogonal import Basis, Rows, Sites, log_normal, project
-from manygp.models.orthogonal_climb import climb_likelihood
 from manygp.variational import CellBatch, Conditional, InducingGP, KernelBatch, NaturalPosterior
 
 from ...laws import worlds

@@ -22,7 +22,7 @@ from manygp.paper import (
     write_page,
 )
 from manygp.paper.models import sources_of
-from manygp.paper.overview import overview
+from manygp.paper.page import overview
 from manygp.paper.published import MSE, NLL, TIME
 from manygp.paper.records import KEYS, METRICS, plain, write_record
 from manygp.paper.rendering import make_sheet, to_latex, to_markdown

@@ -15,7 +15,7 @@ from manygp import IndGP, SettingError
 from manygp.cli.commands import app
 from manygp.data import as_table
 from manygp.report import write_report
-from manygp.report.figures import gap_picture, reliability
+from manygp.report.facts import gap_picture, reliability
 
 DAYS = pd.date_range("2024-01-01", periods=20, name="day")
 NAMES = [f"sensor {i} <b>" for i in range(9)]
