@@ -231,8 +231,9 @@ def test_predictions_do_not_depend_on_chunks(rng, table):
 
 @pytest.mark.parametrize("has_noise", [True, False])
 def test_tiles_of_cells_are_predicted_as_cells_one_by_one(rng, has_noise, monkeypatch):
-    monkeypatch.setattr(tiles, "_BLOCK", (8, 4))
-    monkeypatch.setattr(tiles, "_TILE", (2, 3))
+    small = {"_BLOCK_INPUTS": 8, "_BLOCK_CELLS": 32, "_TILE": (2, 6), "_PART": 5, "_RANKED_OUTPUTS": 3, "_ROWS": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(tiles, name, value)
     table = worlds.random_grid(rng, num_inputs=20, num_outputs=9)
     model = two_scale_model(rng, table, latent_posterior="full")
     model.observed = observed(table)
