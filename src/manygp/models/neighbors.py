@@ -19,7 +19,7 @@ from manygp.data.search import CellSearch
 from manygp.data.table import IntArray
 from manygp.kernels import cross_covariance, is_fused, kernel_diagonal
 from manygp.linalg import projected, safe_cholesky
-from manygp.models.tiles import Conditioned, TiledPredictor
+from manygp.models.tiles import CellBlock, Conditioned, TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
 
@@ -209,11 +209,19 @@ class NeighborPredictor:
             mean[0, which], variance[0, which] = found.mean, found.variance
         return mean, variance
 
-    def parts(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
-        """Cells (x, outputs) in parts: their numbers, and what is predicted; differentiable in x."""
-        # Cells that share no inputs have few neighbours in common; and a tile is little work for a GPU.
-        is_tiled = self.search.shares_inputs and x.device.type == "cpu" and not x.requires_grad
-        yield from (TiledPredictor(self) if is_tiled else self.one_by_one)(x, outputs)
+    def parts(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], blocks: list[CellBlock] | None = None
+    ) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Cells (x, outputs) in parts: their numbers, and what is predicted; differentiable in x.
+
+        Where there are tiles, their blocks go to a list, if there is one.
+        """
+        yield from TiledPredictor(self)(x, outputs, blocks) if self.has_tiles(x) else self.one_by_one(x, outputs)
+
+    def has_tiles(self, x: Float[Tensor, "b d"]) -> bool:
+        """Whether cells of a part have most of their neighbours in common."""
+        # Cells that share no inputs have few; and a tile is little work for a GPU.
+        return self.search.shares_inputs and x.device.type == "cpu" and not x.requires_grad
 
     def one_by_one(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
         """The same with nothing shared between cells but embeddings of neighbours."""

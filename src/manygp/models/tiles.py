@@ -19,11 +19,12 @@ from manygp.data.table import IntArray
 from manygp.kernels import CovarianceAmong, kernel_diagonal
 from manygp.linalg import safe_cholesky
 from manygp.terms import OwnPart, Points, SharedPart, SharedShocks, Term
+from manygp.variational import Latents
 
 if TYPE_CHECKING:
     from manygp.models.neighbors import NeighborPredictor
 
-__all__ = ["Conditioned", "TiledPredictor"]
+__all__ = ["CellBlock", "Conditioned", "TiledPredictor", "in_units", "rows_of"]
 
 # Inputs and cells of a block, whose neighbours are embedded together.
 _BLOCK_INPUTS, _BLOCK_CELLS = 64, 16_384
@@ -77,13 +78,17 @@ class TiledPredictor:
         self._predictor = predictor
 
     @torch.no_grad()
-    def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
-        """Cells (x, outputs) in tiles: their numbers, and what is predicted."""
+    def __call__(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], blocks: "list[CellBlock] | None" = None
+    ) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Cells (x, outputs) in tiles: their numbers, and what is predicted; blocks go to a list, if there is one."""
         for numbers, sizes in self._blocks(x, outputs):
-            cells, start = _Block(self._predictor, x[numbers], outputs[numbers]), 0
+            cells, start = CellBlock(self._predictor, numbers, x[numbers], outputs[numbers]), 0
+            if blocks is not None:
+                blocks.append(cells)
             for size in sizes:
                 tile = slice(start, start + size)
-                yield numbers[tile], cells.predict(tile)
+                yield from ((numbers[tile][which], found) for which, found in cells.predict(tile))
                 start += size
 
     def _blocks(self, x: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, list[int]]]:
@@ -113,19 +118,25 @@ class TiledPredictor:
             yield chosen, sizes[of_block == name].tolist()
 
 
-class _Block:
+class CellBlock:
     """Cells that are asked about, and all that may be a neighbour of any of them.
 
     Parameters
     ----------
     predictor
         What knows the model and finds neighbours.
-    x, outputs
-        The cells.
+    numbers, x, outputs
+        The cells, and their numbers among all that are asked about.
     """
 
-    def __init__(self, predictor: "NeighborPredictor", x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]):
-        self.predictor, model = predictor, predictor.model
+    def __init__(
+        self,
+        predictor: "NeighborPredictor",
+        numbers: Int[Tensor, " b"],
+        x: Float[Tensor, "b d"],
+        outputs: Int[Tensor, " b"],
+    ):
+        self.predictor, self.numbers, model = predictor, numbers, predictor.model
         found = predictor.candidates(x, outputs)
         self.seen = found >= 0
         cells, self.index = _numbered(found, len(predictor.cells.y))
@@ -142,31 +153,27 @@ class _Block:
         self.own = left + model.terms.variance(self.points)
         self.asked_own = self.own if predictor.has_noise else left + model.terms.variance(self.points, has_noise=False)
         # Σ_p |L_pᵀ Σᵢ wᵢ gᵢ|² has the rows gᵢᵀ L_p.
-        self.slopes, self.column = self._slopes(slope)
+        self.slopes = in_units(model.latents, slope, self.points.outputs)
 
-    def predict(self, tile: slice) -> Conditioned:
-        """Predictions of some of the cells."""
-        points, at = _numbered(
-            np.concatenate([self.index[tile], self.asked[tile].numpy()[:, None]], 1), len(self.points.x)
-        )
+    def predict(self, tile: slice) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Some of the cells in parts: their numbers, and what is predicted."""
+        index, asked = self.index[tile], self.asked[tile].numpy()
+        points, at = _numbered(np.concatenate([index, asked[:, None]], 1), len(self.points.x))
         cells = _Tile(self, torch.as_tensor(points), torch.as_tensor(at[:, -1]))
         parts = [slice(start, start + _PART) for start in range(0, len(at), _PART)]
         ranked = [cells.nearest(part, at[part, :-1], self.seen[tile][part]) for part in parts]
         near, S_N, seen = map(torch.cat, zip(*ranked, strict=True))
-        # Cells of one input together
-        order = cells.by_input()
-        found = [cells.condition(chosen, near[chosen], S_N[chosen], seen[chosen]) for chosen in order.split(_PART)]
-        back = order.argsort()
-        mean, variance, b = (torch.cat(values)[back] for values in zip(*found, strict=True))
-        return Conditioned(mean, variance, self.cells[cells.numbers[near]], b)
+        for which in cells.by_input().split(_PART):
+            mean, variance, b = cells.condition(which, near[which], S_N[which], seen[which])
+            yield which, Conditioned(mean, variance, self.cells[cells.numbers[near[which]]], b)
 
-    def _slopes(self, slope: Float[Tensor, "u h"]) -> tuple[Float[Tensor, "u h"] | None, Int[Tensor, " u"]]:
-        """Slopes in units of q(h), and the outputs they belong to, numbered anew."""
-        latents = self.predictor.model.latents
-        distinct, column = self.points.outputs.unique(return_inverse=True)
-        if latents.posterior == "point":
-            return None, column
-        return torch.einsum("uh,uhj->uj", slope, latents.factor(distinct)[column]), column
+
+def in_units(latents: Latents, slope: Float[Tensor, "u h"], outputs: Int[Tensor, " u"]) -> Float[Tensor, "u h"] | None:
+    """Slopes Lᵀg in units of q(h), h = m + L ε; None where latent vectors are known."""
+    if latents.posterior == "point":
+        return None
+    distinct, column = outputs.unique(return_inverse=True)
+    return torch.einsum("uh,uhj->uj", slope, latents.factor(distinct).detach()[column])
 
 
 class _Tile:
@@ -182,14 +189,14 @@ class _Tile:
         Which of these the cells are.
     """
 
-    def __init__(self, block: _Block, numbers: Int[Tensor, " u"], asked: Int[Tensor, " t"]):
+    def __init__(self, block: CellBlock, numbers: Int[Tensor, " u"], asked: Int[Tensor, " t"]):
         self.predictor, self.numbers, self.asked = block.predictor, numbers, asked
         self.terms, self._block = block.terms.some(numbers), block
         self.k = CovarianceAmong(self.predictor.model.gp.kernel, block.e[numbers])
         self.mean, self.misfit, self.noise = block.mean[numbers], block.misfit[numbers], block.noise[numbers]
         self.own, self.asked_own = block.own[numbers], block.asked_own[numbers]
         self.slopes = None if block.slopes is None else block.slopes[numbers]
-        outputs, column = block.column[numbers].unique(return_inverse=True)
+        outputs, column = block.points.outputs[numbers].unique(return_inverse=True)
         self.column, self.num_columns = column, len(outputs)
         self._inputs = block.points.row[numbers]
 
@@ -266,6 +273,24 @@ class _Tile:
     ) -> Float[Tensor, "a b"]:
         """S between points, without noise: what inducing points leave of f, and terms."""
         return self.k(a, b).addmm_(Aa, Ab.T, alpha=-1.0).add_(self.terms(a, b))
+
+
+def rows_of(
+    blocks: list[CellBlock], cells: Int[Tensor, " n"], num_asked: int
+) -> tuple[Float[Tensor, "u e"], Float[Tensor, "u m"], Float[Tensor, "u h"] | None]:
+    """Embeddings, rows A, and slopes in units of q(h), of observed cells and all that were asked about behind them."""
+    total, first = len(cells) + num_asked, blocks[0]
+    e, A = first.e.new_empty(total, first.e.shape[1]), first.A.new_empty(total, first.A.shape[1])
+    slopes = None if first.slopes is None else first.slopes.new_empty(total, first.slopes.shape[1])
+    for block in blocks:
+        at = torch.searchsorted(block.cells, cells).clamp(max=len(block.cells) - 1)
+        is_here = block.cells[at] == cells
+        into = torch.cat([is_here.nonzero().squeeze(-1), len(cells) + block.numbers])
+        places = torch.cat([at[is_here], block.asked])
+        e[into], A[into] = block.e[places], block.A[places]
+        if slopes is not None and block.slopes is not None:
+            slopes[into] = block.slopes[places]
+    return e, A, slopes
 
 
 class _TermTables:
@@ -348,7 +373,9 @@ def _without_repetition(points: Points, num_observed: int) -> tuple[Points, Int[
     order = np.argsort(key[:num_observed], kind="stable")
     place = np.searchsorted(key[:num_observed], key[num_observed:], sorter=order).clip(max=num_observed - 1)
     same = order[place]
-    is_new = key[same] != key[num_observed:]
+    # An input that was rounded is known by the number of another, but is not the same.
+    differs = (points.x[same] != points.x[num_observed:]).any(-1).numpy()
+    is_new = (key[same] != key[num_observed:]) | differs
     asked = torch.as_tensor(np.where(is_new, num_observed + np.cumsum(is_new) - 1, same))
     kept = torch.cat([torch.arange(num_observed), num_observed + torch.as_tensor(np.flatnonzero(is_new))])
     return points[kept,], asked
