@@ -14,6 +14,8 @@ _STEP, _FIRST, _SECOND, _NEXT = (
     for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD1342543DE82EF95)
 )
 _HALF = (1 << 32) - 1
+# Pairs of numbers that are made together: as many as stay in the cache.
+_TOGETHER = 32_768
 
 
 def normals(
@@ -22,12 +24,18 @@ def normals(
     """Standard normal numbers of every key and draw, `width` of each; streams of one seed are independent."""
     pairs = -(-width // 2)
     name = _mix(_mix(_mix(torch.tensor(_signed(seed), device=keys.device)) * _NEXT + stream) * _NEXT + keys)
-    name = _mix(name.unsqueeze(-1) * _NEXT + draws.to(keys.device)).unsqueeze(-1)
-    bits = _mix(name * _NEXT + torch.arange(pairs, device=keys.device))
-    # Box-Muller: √(−2 log u) (cos 2πv, sin 2πv)
-    u, v = (((bits & _HALF).double() + 0.5) / 2.0**32), ((_shifted(bits, 32).double() + 0.5) / 2.0**32)
-    radius, angle = (-2.0 * u.log()).sqrt(), 2.0 * math.pi * v
-    return torch.stack([radius * angle.cos(), radius * angle.sin()], -1).flatten(-2)[..., :width]
+    number = torch.arange(pairs, device=keys.device)
+    size = max(1, _TOGETHER // max(len(draws) * pairs, 1)) if keys.device.type == "cpu" else max(len(keys), 1)
+    found = torch.empty(len(keys), len(draws), 2 * pairs, dtype=torch.float64, device=keys.device)
+    for some, values in zip(name.split(size), found.split(size), strict=True):
+        of_draw = _mix(some.unsqueeze(-1) * _NEXT + draws.to(keys.device)).unsqueeze(-1)
+        bits = _mix(of_draw * _NEXT + number)
+        # Box-Muller: √(−2 log u) (cos 2πv, sin 2πv)
+        u, v = (((bits & _HALF).double() + 0.5) / 2.0**32), ((_shifted(bits, 32).double() + 0.5) / 2.0**32)
+        radius, angle = (-2.0 * u.log()).sqrt(), 2.0 * math.pi * v
+        torch.mul(radius, angle.cos(), out=values[..., 0::2])
+        torch.mul(radius, angle.sin(), out=values[..., 1::2])
+    return found[..., :width]
 
 
 def input_keys(x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:

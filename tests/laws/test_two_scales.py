@@ -13,7 +13,7 @@ from manygp.models import tiles
 from manygp.models.amplitudes import fit_amplitudes
 from manygp.models.nearness import Nearness
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
-from manygp.models.tiles import Conditioned
+from manygp.models.tiles import Conditioned, in_units, rows_of
 from manygp.terms import OwnPart, Points, SharedPart, SharedShocks
 from manygp.variational import CellBatch, Groups, NaturalPosterior, PosteriorMoments, VecchiaEvidence, projected_rows
 
@@ -232,8 +232,9 @@ def test_predictions_do_not_depend_on_chunks(rng, table):
 
 @pytest.mark.parametrize("has_noise", [True, False])
 def test_tiles_of_cells_are_predicted_as_cells_one_by_one(rng, has_noise, monkeypatch):
-    monkeypatch.setattr(tiles, "_BLOCK", (8, 4))
-    monkeypatch.setattr(tiles, "_TILE", (2, 3))
+    small = {"_BLOCK_INPUTS": 8, "_BLOCK_CELLS": 32, "_TILE": (2, 6), "_PART": 5, "_RANKED_OUTPUTS": 3, "_ROWS": 7}
+    for name, value in small.items():
+        monkeypatch.setattr(tiles, name, value)
     table = worlds.random_grid(rng, num_inputs=20, num_outputs=9)
     model = two_scale_model(rng, table, latent_posterior="full")
     model.observed = observed(table)
@@ -246,6 +247,45 @@ def test_tiles_of_cells_are_predicted_as_cells_one_by_one(rng, has_noise, monkey
     wanted = Conditioned.joined(predictor.one_by_one(x, outputs))
     assert_close(mean[0], wanted.mean, SAME_FORMULA)
     assert_close(variance[0], wanted.variance, SAME_FORMULA)
+
+
+def test_blocks_know_the_rows_of_their_points(rng, monkeypatch):
+    """Observed cells and cells that are asked about, some of which are observed, from several blocks."""
+    for name, value in {"_BLOCK_INPUTS": 4, "_BLOCK_CELLS": 8, "_TILE": (2, 6), "_RANKED_OUTPUTS": 3}.items():
+        monkeypatch.setattr(tiles, name, value)
+    table = worlds.random_grid(rng, num_inputs=20, num_outputs=9)
+    model = two_scale_model(rng, table, latent_posterior="full")
+    model.observed = observed(table)
+    predictor, blocks = NeighborPredictor(model, 6, True), []
+    # Inputs of the table, some of them rounded, and others
+    x = np.r_[table.X[::2], table.X[:3] + 0.1, table.X[1:2] + 1e-9]
+    x = torch.as_tensor(x).repeat_interleave(9, 0)
+    outputs = torch.arange(9).repeat(14)
+    found = Conditioned.joined(predictor.parts(x, outputs, blocks))
+    assert len(blocks) > 2
+    assert len(blocks[0].points.x) < len(blocks[0].cells) + len(blocks[0].asked)
+    cells = found.near.unique()
+    points = predictor.points(cells, x, outputs)
+    with torch.no_grad():
+        e, A, _, slope = predictor.explained(points)
+    wanted = e, A, in_units(model.latents, slope, points.outputs)
+    for rows, one in zip(rows_of(blocks, cells, len(x)), wanted, strict=True):
+        assert_close(rows, one, SAME_FORMULA)
+
+
+def test_cells_without_any_candidate_are_predicted_from_inducing_points(rng):
+    table = worlds.random_grid(rng, num_inputs=6, num_outputs=4)
+    model = two_scale_model(rng, table)
+    model.observed = observed(table)
+    predictor = NeighborPredictor(model, 5, True)
+    predictor.candidates = lambda x, outputs: np.full((len(x), 7), -1)
+    x, outputs = torch.as_tensor(table.X[:3]), torch.tensor([0, 1, 2])
+    mean, variance = predictor(x, outputs)
+    with torch.no_grad():
+        points = Points(x, outputs, torch.arange(3), model.latents.mean[outputs])
+        A = model.explained(model.embed(x, points.h))
+    assert_close(mean[0], A @ model.gp.posterior.moments().mean + model.terms.mean(points), SAME_FORMULA)
+    assert (variance > 0.0).all()
 
 
 def test_gradients_of_the_whole_bound(rng, table):

@@ -7,6 +7,7 @@ Rows of what is known are exact; those of a process are random features, whose c
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +24,8 @@ __all__ = ["Block", "Combination", "Known", "Left", "Rows"]
 
 # Coefficients that are held at a time, and entries of a covariance.
 _MAX_COEFFICIENTS, _MAX_ENTRIES = 2_000_000, 8_000_000
+# Points whose random features are made together: as many as stay in the cache.
+_TOGETHER = 256
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,14 @@ class Combination:
         The points of every cell and their weights, shape (b, k).
     num_points
         Number u of points.
+    lots
+        Numbers of cells that have most of their points in common, lot by lot; None where cells have few.
     """
 
     index: Int[Tensor, "b k"]
     weight: Float[Tensor, "b k"]
     num_points: int
+    lots: Sequence[Int[Tensor, " l"]] | None = None
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -47,6 +53,20 @@ class Combination:
         b, k = self.index.shape
         cell = torch.arange(b, device=self.index.device).repeat_interleave(k)
         return sparse_matrix(cell, self.index.flatten(), self.weight.flatten(), (b, self.num_points)).coalesce()
+
+    @cached_property
+    def _dense(self) -> list[tuple[Int[Tensor, " l"], Float[Tensor, "l v"], Int[Tensor, " v"]]]:
+        """Rows of C by lot, dense over the points that they use."""
+        return [(cells, *self.of(cells)) for cells in self.lots or ()]
+
+    def times(self, values: Float[Tensor, "u k"]) -> Float[Tensor, "b k"]:
+        """C times values of points."""
+        if self.lots is None:
+            return torch.sparse.mm(self.matrix, values)
+        result = values.new_empty(len(self.index), values.shape[1])
+        for cells, weight, used in self._dense:
+            result[cells] = weight @ values.index_select(0, used)
+        return result
 
     def of_sums(self, W: Tensor) -> Tensor:
         """W C for sparse weights of cells (g, b)."""
@@ -124,8 +144,14 @@ class Block(ABC):
         """C R by key."""
         assert self.through is not None
         every = torch.arange(len(self.through.index), device=self.through.index.device)
+        if self.key is None:
+            return torch.stack([every, torch.zeros_like(every)]), self._rows_of_cells(self.through)
         one = torch.ones_like(self.through.weight[:, 0])
         return self.row_sums(sparse_matrix(every, every, one, (len(every), len(every))))
+
+    def _rows_of_cells(self, through: Combination) -> Float[Tensor, "1 b k"]:
+        """C R of points that share their coefficients and do not depend on the component."""
+        return through.times(self._rows[0]).unsqueeze(0)
 
     def _over_points(self, W: Tensor) -> Tensor:
         """W C."""
@@ -135,12 +161,12 @@ class Block(ABC):
         group, point = W.indices()
         if self.key is None:
             every = torch.arange(W.shape[0], device=W.device)
-            return torch.stack([every, torch.zeros_like(every)]), torch.stack([W @ component for component in rows])
+            return torch.stack([every, torch.zeros_like(every)]), _stacked([W @ component for component in rows])
         keys, number = self.key.unique(return_inverse=True)
         pairs, place = (group * len(keys) + number[point]).unique(return_inverse=True)
         by_pair = sparse_matrix(place, point, W.values(), (len(pairs), rows.shape[1]))
         named = torch.stack([pairs // len(keys), keys[pairs % len(keys)]])
-        return named, torch.stack([torch.sparse.mm(by_pair, component) for component in rows])
+        return named, _stacked([torch.sparse.mm(by_pair, component) for component in rows])
 
     def values(self, component: int, draws: Int[Tensor, " n"], seed: int) -> Float[Tensor, "u n"]:
         """R ζ of points in some draws, with the rows of one component."""
@@ -159,7 +185,7 @@ class Block(ABC):
             some @ normals(seed, self.stream, names, draws, rows.shape[-1]).mT.to(rows)
             for names, some in zip(keys.split(size), padded.split(size), strict=True)
         ]
-        values[used] = padding.take(torch.cat(parts))
+        values[used] = padding.take(parts[0] if len(parts) == 1 else torch.cat(parts))
         return values
 
     def coefficients(self, draws: Int[Tensor, " n"], seed: int, width: int) -> Float[Tensor, "k n"]:
@@ -225,6 +251,12 @@ class Known(_ProcessBlock):
         # A product for each sum, and not for each point.
         return pairs, sums @ root
 
+    def _rows_of_cells(self, through: Combination) -> Float[Tensor, "1 b k"]:
+        root = self.at.process.root
+        if self.padding is not None or root is None:
+            return super()._rows_of_cells(through)
+        return (through.times(self.at.A[0]) @ root).unsqueeze(0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Left(_ProcessBlock):
@@ -251,9 +283,23 @@ class Left(_ProcessBlock):
             return super().row_sums(W)
         φ = process.spectrum(self.at.points)
         pairs, sums = self._sums_by_key(self._over_points(W), torch.cat([self.at.A, φ], -1))
-        m, f = self.at.A.shape[-1], φ.shape[-1]
-        explained = sums[..., :m] @ process.whitened
-        return pairs, torch.cat([sums[..., m:] - explained[..., :f], -explained[..., f:]], -1)
+        m = self.at.A.shape[-1]
+        return pairs, process.left_rows(sums[..., :m], sums[..., m:])
+
+    def _rows_of_cells(self, through: Combination) -> Float[Tensor, "1 b k"]:
+        process = self.at.process
+        if self.padding is not None or process.spectrum is None:
+            return super()._rows_of_cells(through)
+        points = self.at.points[0]
+        φ = points.new_empty(len(points), process.spectrum(points[:0]).shape[-1])
+        for some, features in zip(points.split(_TOGETHER), φ.split(_TOGETHER), strict=True):
+            features.copy_(process.spectrum(some))
+        return process.left_rows(through.times(self.at.A[0]), through.times(φ)).unsqueeze(0)
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """Arrays with a new first axis; a single one is not copied."""
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
 
 def _rowwise(W: Tensor, dense: Float[Tensor, "g u"]) -> Float[Tensor, " g"]:

@@ -73,6 +73,12 @@ class Process:
             parts.append(self.Linv * self.noise.sqrt().unsqueeze(-2))
         return torch.cat(parts, -1)
 
+    def left_rows(self, A: Float[Tensor, "*s b m"], φ: Float[Tensor, "*s b f"]) -> Float[Tensor, "*s b k"]:
+        """Rows of r in independent coefficients: φ − A L⁻¹ φ(Z) and −A L⁻¹ N^½."""
+        f, whitened = φ.shape[-1], self.whitened
+        left = φ - A @ whitened[..., :f]
+        return left if self.noise is None else torch.cat([left, -(A @ whitened[..., f:])], -1)
+
 
 class At:
     """A process at some points."""
@@ -112,11 +118,9 @@ class At:
         return self.A @ self.process.root
 
     def left_rows(self) -> Float[Tensor, "*s b k"]:
-        """Rows of r in independent coefficients: φ − A L⁻¹ φ(Z) and −A L⁻¹ N^½."""
+        """Rows of r in independent coefficients."""
         assert self.process.spectrum is not None
-        φ, whitened = self.process.spectrum(self.points), self.process.whitened
-        explained = self.A @ whitened
-        return torch.cat([φ - explained[..., : φ.shape[-1]], -explained[..., φ.shape[-1] :]], -1)
+        return self.process.left_rows(self.A, self.process.spectrum(self.points))
 
     def left_covariance(self, other: "At") -> Float[Tensor, "*s a b"]:
         """cov r between points."""

@@ -102,16 +102,17 @@ class View:
         """Draws of what is unknown in one component."""
         total = self.mean.new_zeros(self.mean.shape[1], len(draws))
         for through, blocks in self._by_combination():
-            of_points: Tensor | float = 0.0
+            of_points: Tensor | None = None
             for block in blocks:
                 if through is not None and block.key is None:
                     # Rows of cells are at hand.
                     rows = block.sums_of_cells[1][0]
-                    total = total + rows @ block.coefficients(draws, seed, rows.shape[-1]).to(rows)
-                else:
-                    of_points = of_points + block.values(component, draws, seed)
-            if isinstance(of_points, Tensor):
-                total = total + (of_points if through is None else torch.sparse.mm(through.matrix, of_points))
+                    total.addmm_(rows, block.coefficients(draws, seed, rows.shape[-1]).to(rows))
+                    continue
+                values = block.values(component, draws, seed)
+                of_points = values if of_points is None else of_points.add_(values)
+            if of_points is not None:
+                total += of_points if through is None else through.times(of_points)
         return total
 
     def _scaled(self, deviation: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
@@ -124,7 +125,7 @@ class View:
         found = torch.zeros_like(self._variance)
         for block in self.blocks:
             pairs, sums = block.sums_of_cells
-            found = found.index_add(0, pairs[0], sums[0].square().sum(-1))
+            found.index_add_(0, pairs[0], torch.linalg.vector_norm(sums[0], dim=-1).square())
         return (self._variance / found.clamp(min=_TINY)).sqrt()
 
 

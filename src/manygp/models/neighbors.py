@@ -20,7 +20,7 @@ from manygp.data.table import IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.linalg import projected, safe_cholesky
 from manygp.models.nearness import Nearness
-from manygp.models.tiles import Conditioned, TiledPredictor
+from manygp.models.tiles import CellBlock, Conditioned, TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
 
@@ -34,6 +34,8 @@ __all__ = ["Local", "NeighborPredictor", "ObservedCells"]
 _CANDIDATES, _NEAR_OUTPUTS, _OWN, _HERE = 96, 16, 16, 64
 # Numbers of rows A of neighbours that are held at a time.
 _CHUNK_NUMBERS = 6_000_000
+# Points whose covariances with inducing points are worked on together: as many as stay in the cache.
+_EXPLAINED_ROWS = 512
 
 
 class ObservedCells(nn.Module):
@@ -206,11 +208,19 @@ class NeighborPredictor:
             mean[0, which], variance[0, which] = found.mean, found.variance
         return mean, variance
 
-    def parts(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
-        """Cells (x, outputs) in parts: their numbers, and what is predicted; differentiable in x."""
-        # Cells that share no inputs have few neighbours in common; and a tile is little work for a GPU.
-        is_tiled = self.search.shares_inputs and x.device.type == "cpu" and not x.requires_grad
-        yield from (TiledPredictor(self) if is_tiled else self.one_by_one)(x, outputs)
+    def parts(
+        self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"], blocks: list[CellBlock] | None = None
+    ) -> Iterator[tuple[Tensor, Conditioned]]:
+        """Cells (x, outputs) in parts: their numbers, and what is predicted; differentiable in x.
+
+        Where there are tiles, their blocks go to a list, if there is one.
+        """
+        yield from TiledPredictor(self)(x, outputs, blocks) if self.has_tiles(x) else self.one_by_one(x, outputs)
+
+    def has_tiles(self, x: Float[Tensor, "b d"]) -> bool:
+        """Whether cells of a part have most of their neighbours in common."""
+        # Cells that share no inputs have few; and a tile is little work for a GPU.
+        return self.search.shares_inputs and x.device.type == "cpu" and not x.requires_grad
 
     def one_by_one(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> Iterator[tuple[Tensor, Conditioned]]:
         """The same with nothing shared between cells but embeddings of neighbours."""
@@ -309,20 +319,27 @@ class NeighborPredictor:
 
     def explained(self, points: Points) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings, rows A, means a·m with those of terms, and slopes of these in h; with a graph if x has one."""
-        model, keep = self.model, points.x.requires_grad
-        with torch.enable_grad():
-            h = points.h.detach().requires_grad_()
-            e = model.embed(points.x, h)
-            if keep:
+        model = self.model
+        if points.x.requires_grad:
+            with torch.enable_grad():
+                h = points.h.detach().requires_grad_()
+                e = model.embed(points.x, h)
                 A = model.explained(e, plain=True)
                 mean = A @ self.q.mean
                 slope = torch.autograd.grad(mean.sum(), h, create_graph=True)[0]
-            else:
-                # A m = K L⁻ᵀ m, of which the right-hand side is quicker to differentiate
-                K = cross_covariance(model.gp.kernel, e, model.gp.Z)
-                slope = torch.autograd.grad((K @ self._alpha).sum(), h)[0]
-                e, A = e.detach(), projected(K.detach(), self._Linv)
-                mean = A @ self.q.mean
+        else:
+            e, slope = points.h.new_empty(len(points.x), model.gp.Z.shape[1]), torch.empty_like(points.h)
+            A, mean = e.new_empty(len(e), len(model.gp.Z)), e.new_empty(len(e))
+            for start in range(0, len(e), _EXPLAINED_ROWS):
+                rows = slice(start, start + _EXPLAINED_ROWS)
+                with torch.enable_grad():
+                    h = points.h[rows].detach().requires_grad_()
+                    part = model.embed(points.x[rows], h)
+                    # A m = K L⁻ᵀ m, of which the right-hand side is quicker to differentiate
+                    K = cross_covariance(model.gp.kernel, part, model.gp.Z)
+                    slope[rows] = torch.autograd.grad((K @ self._alpha).sum(), h)[0]
+                e[rows], _ = part.detach(), projected(K.detach(), self._Linv, A[rows])
+                mean[rows] = A[rows] @ self.q.mean
         return e, A, mean + model.terms.mean(points), slope + model.terms.slope(points)
 
     def _nearest(

@@ -85,22 +85,24 @@ class JointCells:
         cells = np.argsort(self._order())
         for part in _parts(cells, self._chunk_cells):
             result[:, part] = self.view(part).draw(numbers, seed).cpu().numpy()
-        if not isinstance(self.likelihood, Noiseless):
-            self._add_noise(result, draws, seed)
-        outputs = self.outputs(np.arange(self.num_cells))
-        return self._scaling.unscale_mean(result, outputs)
-
-    def _add_noise(self, f: FloatArray, draws: IntArray, seed: int) -> None:
-        """Turn values of f into observations, by random numbers that go by cell number and draw alone."""
         for start in range(0, self.num_cells, _NOISE_CELLS):
-            cells = np.arange(start, min(start + _NOISE_CELLS, self.num_cells))
-            _, outputs = self._locate(cells)
-            exposure = self._exposure(cells)
-            for row, draw in zip(f, draws, strict=True):
-                mixed = (seed * 0x9E3779B97F4A7C15 + int(draw) * 0xD1B54A32D192ED03 + start + 1) % (1 << 63)
-                generator = torch.Generator(outputs.device).manual_seed(mixed)
-                values = torch.as_tensor(row[cells], device=outputs.device)
-                row[cells] = self.likelihood.sample(values, outputs, generator, exposure).cpu().numpy()
+            part = slice(start, min(start + _NOISE_CELLS, self.num_cells))
+            if not isinstance(self.likelihood, Noiseless):
+                self._add_noise(result[:, part], start, draws, seed)
+            outputs = self.outputs(np.arange(part.start, part.stop))
+            result[:, part] = self._scaling.unscale_mean(result[:, part], outputs)
+        return result
+
+    def _add_noise(self, f: FloatArray, start: int, draws: IntArray, seed: int) -> None:
+        """Turn f of cells from a number on into observations, by random numbers that go by that and draw alone."""
+        cells = np.arange(start, start + f.shape[1])
+        _, outputs = self._locate(cells)
+        exposure = self._exposure(cells)
+        for row, draw in zip(f, draws, strict=True):
+            mixed = (seed * 0x9E3779B97F4A7C15 + int(draw) * 0xD1B54A32D192ED03 + start + 1) % (1 << 63)
+            generator = torch.Generator(outputs.device).manual_seed(mixed)
+            values = torch.as_tensor(row, device=outputs.device)
+            row[:] = self.likelihood.sample(values, outputs, generator, exposure).cpu().numpy()
 
     # -- second moments ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from manygp.functions import At, Process, Spectrum, cell_keys, input_keys, normals
+from manygp import keyed
+from manygp.functions import At, Combination, Process, Spectrum, cell_keys, input_keys, normals
 from manygp.kernels import cross_covariance, make_kernel, plain_covariance
 from manygp.linalg import safe_cholesky, sparse_matrix, triangular_inverse
 from manygp.models.joint.transformed import EmbeddingKernel
@@ -24,6 +25,13 @@ def test_numbers_are_normal_and_go_by_name():
     torch.testing.assert_close(normals(3, 1, KEYS, DRAWS, 2), found[..., :2])
     for other in (normals(4, 1, KEYS, DRAWS, 5), normals(3, 2, KEYS, DRAWS, 5)):
         assert abs(float(torch.corrcoef(torch.stack([other.flatten(), found.flatten()]))[0, 1])) < 0.05
+
+
+def test_numbers_do_not_depend_on_what_is_made_together(monkeypatch):
+    whole = normals(3, 1, KEYS, DRAWS, 5)
+    monkeypatch.setattr(keyed, "_TOGETHER", 600)
+    assert torch.equal(normals(3, 1, KEYS, DRAWS, 5), whole)
+    assert normals(3, 1, KEYS[:0], DRAWS, 5).shape == (0, 50, 5)
 
 
 def test_equal_inputs_have_equal_keys():
@@ -84,3 +92,12 @@ def test_frequencies_have_the_spread_of_their_kernel():
 def test_entries_of_a_sparse_matrix_add_up():
     A = sparse_matrix(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), torch.tensor([1.0, 2.0, 3.0]), (2, 2))
     torch.testing.assert_close(A.to_dense(), torch.tensor([[0.0, 3.0], [3.0, 0.0]]))
+
+
+def test_lots_of_cells_are_combined_as_all_together(rng):
+    index, weight = torch.as_tensor(rng.integers(9, size=(7, 3))), torch.as_tensor(rng.standard_normal((7, 3)))
+    values = torch.as_tensor(rng.standard_normal((9, 4)))
+    wanted = torch.stack([weight[i] @ values[index[i]] for i in range(7)])
+    lots = [torch.tensor([4, 0, 6]), torch.tensor([1, 2, 3, 5])]
+    torch.testing.assert_close(Combination(index, weight, 9).times(values), wanted)
+    torch.testing.assert_close(Combination(index, weight, 9, lots).times(values), wanted)

@@ -31,7 +31,7 @@ from manygp.models.joint.transformed import (
     term_block,
 )
 from manygp.models.neighbors import NeighborPredictor
-from manygp.models.tiles import Conditioned
+from manygp.models.tiles import CellBlock, Conditioned, in_units, rows_of
 from manygp.terms import Points
 
 if TYPE_CHECKING:
@@ -59,36 +59,36 @@ class TwoScaleJoint:
     def __call__(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> View:
         """The joint distribution of f at cells."""
         predictor = self.predictor
-        found = Conditioned.joined(predictor.parts(x, outputs))
+        blocks: list[CellBlock] = []
+        parts = list(predictor.parts(x, outputs, blocks))
+        found, lots = Conditioned.joined(parts), [numbers for numbers, _ in parts] if blocks else None
         # Points: observed cells that are a neighbour of any, and behind them the cells that are asked about.
         cells, index = found.near.unique(return_inverse=True)
         points, n = predictor.points(cells, x, outputs), len(cells)
         own = torch.arange(n, n + len(x), device=x.device).unsqueeze(-1)
         index, weight = torch.cat([own, index], 1), torch.cat([torch.ones_like(own), -found.weight], 1)
-        through = Combination(index, weight, n + len(x))
-        e, A, _, slope = predictor.explained(points)
+        through = Combination(index, weight, n + len(x), lots)
+        e, A, slopes = rows_of(blocks, cells, len(x)) if blocks else self._rows_of(points)
         at = At(self.process, e.unsqueeze(0))
         at.A = A.unsqueeze(0)
         key = cell_keys(points.x, points.outputs) if self.process.spectrum is None else None
         noise = torch.cat([predictor.cell_noise[cells], torch.zeros_like(found.mean)])
         number = torch.cat([cells, torch.full_like(outputs, -1)])
-        blocks: list[Block] = [
+        known: list[Block] = [
             Known(stream=KNOWN, at=at, through=through),
             Left(stream=LEFT, at=at, through=through, key=key),
             Rows(stream=OBSERVED, key=number, through=through, values_of=noise.sqrt().view(1, -1, 1)),
-            *self._of_latents(points, slope, through),
             *self._of_terms(points, n, through),
         ]
-        return View(found.mean.unsqueeze(0), blocks, found.variance)
+        if slopes is not None:
+            # What is unknown of latent vectors, by the slopes of means
+            known.append(Rows(stream=LATENT, key=points.outputs, through=through, values_of=slopes.unsqueeze(0)))
+        return View(found.mean.unsqueeze(0), known, found.variance)
 
-    def _of_latents(self, points: Points, slope: Float[Tensor, "u h"], through: Combination) -> list[Block]:
-        """What is unknown of latent vectors, by the slopes of means."""
-        latents = self.model.latents
-        if latents.posterior == "point":
-            return []
-        distinct, column = points.outputs.unique(return_inverse=True)
-        slopes = torch.einsum("uh,uhj->uj", slope, latents.factor(distinct).detach()[column])
-        return [Rows(stream=LATENT, key=points.outputs, through=through, values_of=slopes.unsqueeze(0))]
+    def _rows_of(self, points: Points) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Embeddings, rows A, and slopes in units of q(h)."""
+        e, A, _, slope = self.predictor.explained(points)
+        return e, A, in_units(self.model.latents, slope, points.outputs)
 
     def _of_terms(self, points: Points, num_observed: int, through: Combination) -> Iterator[Block]:
         """What is unknown of terms."""
@@ -97,9 +97,9 @@ class TwoScaleJoint:
         is_asked = torch.arange(len(points.x), device=points.x.device) >= num_observed
         for number, term in enumerate(self.model.terms):
             # Observed neighbours have noise, the function that is asked about has none.
-            is_absent = is_asked & (term.is_noise and not self.has_noise)
+            is_absent = term.is_noise and not self.has_noise
             for part, (rows, key) in enumerate(term.rows(keyed, NUM_OWN_FEATURES, 0)):
-                values = torch.where(is_absent.unsqueeze(-1), 0.0, rows).unsqueeze(0)
+                values = (torch.where(is_asked.unsqueeze(-1), 0.0, rows) if is_absent else rows).unsqueeze(0)
                 stream = TERMS + 2 * number + part
                 yield term_block(term, keyed, stream=stream, key=key, through=through, values_of=values)
 
