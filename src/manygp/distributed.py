@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -89,11 +89,6 @@ def _check(estimator: Estimator, settings: dict[str, Any]) -> None:
     """Refuse what one process must have all outputs for."""
     if not isinstance(estimator, TLVMOGP):
         raise SettingError(f"{type(estimator).__name__} is fitted by one process: use TLVMOGP, or leave torchrun out.")
-    if estimator.num_neighbors not in ("auto", 0):
-        raise SettingError(
-            f"num_neighbors={estimator.num_neighbors!r} needs latent vectors of all outputs in every process: use 0, "
-            "or leave torchrun out."
-        )
     if settings.get("output_coordinates") is not None:
         raise SettingError(
             "output_coordinates need latent vectors of all outputs in every process: leave them or torchrun out."
@@ -206,6 +201,21 @@ class RankExchange(Exchange):
         self._requests.are_known = bool(is_asked)
         self.traffic.steps += 1
         return told
+
+    @torch.no_grad()
+    def add_rows(self, rows: Iterable[nn.Parameter]) -> None:
+        rows = list(rows)
+        touched = [cast("Tensor", row.grad).coalesce() for row in rows]
+        own = [(gradient.indices().cpu(), gradient.values().cpu()) for gradient in touched]
+        parts: list[Any] = [None] * self.size
+        with _one_sentence():
+            dist.all_gather_object(parts, own)
+        for row, *told in zip(rows, *parts, strict=True):
+            where, values = torch.cat([at for at, _ in told], 1), torch.cat([value for _, value in told])
+            total = torch.sparse_coo_tensor(where, values, row.shape, check_invariants=False)
+            row.grad = total.to(row.device).coalesce()
+        self.traffic.exchanges += 1
+        self.traffic.num_bytes += sum(part.nbytes for pair in own for part in pair)
 
     @torch.no_grad()
     def fill_rows(self, tensors: Iterable[Tensor]) -> None:

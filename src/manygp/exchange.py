@@ -70,6 +70,9 @@ class Exchange:
         """Let all ranks have the sums of the gradients of some parameters, and of some numbers, as one buffer."""
         return told
 
+    def add_rows(self, rows: Iterable[nn.Parameter]) -> None:
+        """Let all ranks have the sums of the sparse gradients of rows that each has touched some of."""
+
     def fill_rows(self, tensors: Iterable[Tensor]) -> None:
         """Let all ranks have the rows of outputs, (p, ...), that only one of them has changed."""
 

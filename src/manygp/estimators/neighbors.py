@@ -1,5 +1,7 @@
 """Groups of cells and their neighbours, which follow a model as it learns what is near."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -7,6 +9,7 @@ from manygp.data import GroupPlan, Scaling, Table
 from manygp.data.batches import known_noise
 from manygp.data.groups import distinct_inputs
 from manygp.data.table import FloatArray
+from manygp.exchange import ALONE, Exchange
 from manygp.models import TransformedLatentModel
 from manygp.models.neighbors import ObservedCells
 
@@ -33,6 +36,8 @@ class NeighborGroups:
         Where the model is.
     rng
         Source of randomness.
+    exchange
+        Other processes, which have groups of their own.
     """
 
     def __init__(
@@ -43,17 +48,25 @@ class NeighborGroups:
         num_neighbors: int,
         device: torch.device,
         rng: np.random.Generator,
+        exchange: Exchange = ALONE,
     ):
-        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng)
-        self._model, self.device = model, device
+        dealt = exchange.own_shards, exchange.shards, exchange.size
+        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng, *dealt)
+        self._model, self.device, self.exchange = model, device, exchange
         self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
         self._row, self._output, y = table.cells(self.plan.places)
         self._y = scaling.scale_y(y, self._output)
         self._noise = known_noise(table, scaling, self._row, self._output)
 
     def arrange(self) -> None:
-        """Group the cells anew."""
-        self.plan.arrange(self._coordinates())
+        """Group the cells anew, which one process does for all."""
+        # All look, since that is a step of what a network's bound is computed by.
+        z = self._coordinates()
+        self.plan.restore(self.exchange.common(lambda: self._arranged(z)))
+
+    def _arranged(self, z: FloatArray) -> dict[str, Any]:
+        self.plan.arrange(z)
+        return self.plan.state()
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""
@@ -73,5 +86,6 @@ class NeighborGroups:
         parts = []
         for at in np.array_split(np.arange(len(self._row)), 1 + len(self._row) // _CHUNK_CELLS):
             output = torch.as_tensor(self._output[at], device=self._x.device)
-            parts.append(self._model.coordinates_of(self._x[self._row[at]], output).cpu().numpy())
+            # In single precision, so that cells as far as each other stay so, whatever order sums were computed in.
+            parts.append(self._model.coordinates_of(self._x[self._row[at]], output).float().double().cpu().numpy())
         return np.concatenate(parts)

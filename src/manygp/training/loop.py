@@ -301,7 +301,15 @@ class _Run:
 
 
 @torch.no_grad()
-def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int) -> float:
+def settle(
+    model: Trainable,
+    plan: Plan,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    exchange: Exchange = ALONE,
+) -> float:
     """Move q(u) to its optimum for all cells, with everything else as it is; returns the bound per cell.
 
     Natural steps of rates 1, 1/2, 1/3, … average what the batches of an epoch ask for. With Gaussian noise that is the
@@ -311,9 +319,10 @@ def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.de
     for is_step in (True, False):
         generator.manual_seed(seed)
         for i, batch in enumerate(plan.epoch(np.random.default_rng(seed))):
-            cells = CellBatch.from_arrays(batch, dtype, device)
+            cells = CellBatch.from_arrays(batch, dtype, device, exchange)
             if is_step:
                 model.natural_elbo(cells, generator, 1.0 / (i + 1))
             else:
                 bound += model.elbo(cells, generator).bound
+    (bound,) = exchange.mean(bound)
     return float(bound) / len(plan) / plan.table.num_observed
