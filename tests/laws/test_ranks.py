@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 import torch
+import xarray
+from benchmarks import attack
 
 import manygp
 from manygp import distributed
 from manygp.data import CellPlan, GridPlan, ShardPlan, as_table
-from manygp.estimators import neighbors
+from manygp.estimators import ESTIMATORS, neighbors
 from manygp.exchange import Exchange
 from manygp.training import loop
 from manygp.variational import Latents
@@ -237,3 +239,94 @@ def test_without_torchrun_it_is_a_fit(monkeypatch):
     model = manygp.OILMM()
     assert distributed.fit(model, 1, y=2) == (model, (1,), {"y": 2})
     assert distributed.is_first()
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of a few cells, so that there are several for each rank."""
+    monkeypatch.setattr("manygp.estimators.estimator._CHUNK_NUMBERS", 60)
+    monkeypatch.setattr("manygp.prediction._PART_CELLS", 25)
+
+
+def answers(model, X, Y, folder):
+    """All that ranks answer together, and what is written."""
+    dist = distributed.predict_dist(model, X)
+    found = {"mean": dist.mean, "quantiles": dist.quantile([0.1, 0.5]), "log_prob": dist.log_prob(Y)}
+    found["draws"] = dist.sample(2, random_state=1)
+    found["draws of cells"] = dist.sample(2, random_state=1, independent=True)
+    found |= distributed.evaluate(model, X, Y)
+    for suffix in (".csv", ".zarr"):
+        distributed.predict_to(model, folder / f"written{suffix}", X)
+    return found
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_ranks_predict_what_one_process_predicts(name, small_chunks, tmp_path):
+    """To the bit, of every model, and each rank computes a share."""
+    X, Y = attack.table()
+    model = attack.small(name).fit(X, Y)
+    places = {size: tmp_path / str(size) for size in (1, 2)}
+    expected = answers(model, X, Y, places[1])
+
+    def task(rank):
+        dist, computed = distributed.predict_dist(model, X), []
+        chunks = dist._chunks
+        dist._chunks = lambda *given: (computed.append(len(part[0])) or part for part in chunks(*given))
+        assert dist.mean.shape == Y.shape
+        return answers(model, X, Y, places[2]), sum(computed)
+
+    results = run_ranks(2, task)
+    assert [how for how, _ in results] == ["done", "done"], results
+    shares = [share for _, (_, share) in results]
+    assert sum(shares) == Y.size
+    assert min(shares) > 0
+    for _, (found, _) in results:
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+    assert (places[2] / "written.csv").read_bytes() == (places[1] / "written.csv").read_bytes()
+    one, two = (xarray.open_zarr(place / "written.zarr", consolidated=False).load() for place in places.values())
+    assert one.identical(two)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_all(small_chunks, tmp_path, monkeypatch):
+    X, Y = attack.table()
+    model = attack.small("ind-gp").fit(X, Y)
+    monkeypatch.setattr("manygp.data.streams._append_csv", fails_after_a_part)
+
+    def task(rank):
+        with pytest.raises(manygp.DataError, match="cannot be written") as found:
+            distributed.predict_to(model, tmp_path / "written.csv", X)
+        # And they go on together.
+        return str(found.value), distributed.predict_dist(model, X).mean
+
+    (_, first), (_, second) = run_ranks(2, task)
+    assert first[0] == second[0]
+    np.testing.assert_array_equal(first[1], second[1])
+    assert not list(tmp_path.iterdir())
+
+
+def fails_after_a_part(frames):
+    def write(to):
+        next(iter(frames))
+        raise OSError(28, "No space left on device")
+
+    return write
+
+
+def test_a_dead_rank_ends_a_prediction_in_seconds(small_chunks):
+    X, Y = attack.table()
+    model = attack.small("ind-gp").fit(X, Y)
+
+    def task(rank):
+        dist = distributed.predict_dist(model, X)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(manygp.RankError, match=r"^Another rank is gone "):
+            _ = dist.mean
+
+    started = time.monotonic()
+    assert [how for how, _ in run_ranks(2, task)] == ["done", "dead"]
+    assert time.monotonic() - started < 30.0
