@@ -27,8 +27,8 @@ __all__ = ["settle", "train"]
 _LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
 # How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.
 _RETREATS, _SMALLER = 2, 0.3
-# What makes steps smaller.
-_ADVICE = "choose smaller batch_inputs, batch_outputs or num_inducing"
+# What makes a step on groups of cells take less memory.
+_GROUP_ADVICE = "choose smaller num_neighbors or num_inducing"
 _COUNTS = ("step", "taken", "retreats", "is_open")
 
 
@@ -166,7 +166,8 @@ class _Run:
         cells = CellBatch.from_arrays(batch, self.dtype, self.device, self.exchange)
         rates, num_observed = self._rates(self.step), self.plan.table.num_observed
         what = f"A step of training on {len(cells.y):,} cells"
-        with nullcontext() if self.step else foreseen(what, _ADVICE, self.device):
+        advice = self.settings.advice if cells.groups is None else _GROUP_ADVICE
+        with nullcontext() if self.step else foreseen(what, advice, self.device):
             told = take_step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
         self.sums += told
         self.step, self.taken = self.step + 1, self.taken + 1

@@ -60,6 +60,8 @@ class TrainingSettings:
         Number of epochs for which the likelihood's parameters stay where they are.
     max_grad_norm
         Largest norm of the gradient; None does not clip.
+    advice
+        What makes a step take less memory, for whoever has not enough.
     """
 
     natural: bool = True
@@ -67,6 +69,7 @@ class TrainingSettings:
     sparse_rows: bool = True
     frozen_epochs: float = 0.0
     max_grad_norm: float | None = None
+    advice: str = "choose smaller batches"
 
 
 def take_step(
