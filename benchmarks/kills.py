@@ -54,6 +54,8 @@ _MODELS: dict[str, tuple[type, dict[str, Any]]] = {
 _WRITES = ("save", "zarr", "netcdf", "parquet", "records")
 # Checkpoints are written as often as there is something new, and there is after a few steps.
 _LOOK_STEPS = 5
+# The latest moment of a kill, in times that a fit takes: kills fall everywhere, and some fits come to their end.
+_LONGEST = 1.5
 
 
 def make_table(kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,7 +95,7 @@ def run(kind: str, kills: int, rng: np.random.Generator) -> dict[str, Any]:
                 assert process.stdout is not None
                 process.stdout.readline()
                 try:
-                    process.wait(rng.uniform(0.0, 0.5 * alone))
+                    process.wait(rng.uniform(0.0, _LONGEST * alone))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     killed += 1

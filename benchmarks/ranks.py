@@ -3,7 +3,8 @@
 `python -m benchmarks.ranks` fits tables of 24 inputs with torchrun and prints one JSON line for each: two processes of
 one thread beside one process of two threads, both on batches of the same size, at 10⁴ outputs; traffic of a step at
 10⁴ and 10⁵; and with `--million` 10⁶ outputs with a checkpoint, for `--seconds` at most. `--quick` takes a tenth of the
-outputs. Cells a second are those of training alone; surveys and corrections are not shared out.
+outputs. Cells a second are those of training alone; surveys and corrections are not shared out. `--neighbors` takes
+batches of groups of cells with so many neighbours instead, and tells traffic alone.
 """
 
 import argparse
@@ -31,7 +32,7 @@ _CELLS, _BATCH_OUTPUTS = 1_000_000, 256
 
 
 def fit(
-    num_outputs: int, shards: int, cells: int, checkpoint: str | None, seconds: float | None
+    num_outputs: int, shards: int, cells: int, checkpoint: str | None, seconds: float | None, neighbors: int = 0
 ) -> dict[str, Any] | None:
     """Fit one table by the processes that there are, for so many seconds at most; what the first of them can tell."""
     X, Y = make_table(num_outputs)
@@ -39,7 +40,7 @@ def fit(
     del Y
     epochs = max(1, round(cells / table.num_observed))
     batch = _BATCH_OUTPUTS * shards // int(os.environ.get("WORLD_SIZE", "1"))
-    sizes = {"num_neighbors": 0, "batch_outputs": batch, "batch_inputs": None, "corrections": ()}
+    sizes = {"num_neighbors": neighbors, "batch_outputs": batch, "batch_inputs": None, "corrections": ()}
     model, traffic = manygp.TLVMOGP(epochs=epochs, **SETTINGS | sizes), distributed.Traffic()
     started = time.perf_counter()
     if seconds is not None and distributed.is_first():
@@ -75,10 +76,12 @@ def run(
     cells: int,
     checkpoint: str | None = None,
     seconds: float | None = None,
+    neighbors: int = 0,
 ) -> dict[str, Any]:
     """`fit` by so many processes of so many threads."""
     own = ["-m", "benchmarks.ranks", "--fit", str(num_outputs), "--shards", "2", "--cells", str(cells)]
     own += [] if checkpoint is None else ["--checkpoint", checkpoint]
+    own += ["--neighbors", str(neighbors)]
     own += [] if seconds is None else ["--seconds", str(seconds)]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -94,13 +97,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the outputs")
     parser.add_argument("--million", action="store_true", help="10⁶ outputs with a checkpoint alone")
     parser.add_argument("--fit", type=int, help="fit one table with so many outputs in this process")
+    parser.add_argument("--neighbors", type=int, default=0)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--cells", type=int, default=_CELLS)
     parser.add_argument("--checkpoint")
     parser.add_argument("--seconds", type=float, help="of the million outputs, or of one table")
     given = parser.parse_args()
     if given.fit:
-        told = fit(given.fit, given.shards, given.cells, given.checkpoint, given.seconds)
+        told = fit(given.fit, given.shards, given.cells, given.checkpoint, given.seconds, given.neighbors)
         if told is not None:
             print(json.dumps(told))
         return
@@ -110,6 +114,12 @@ def main() -> None:
             told = run(1_000_000 // factor, 2, 1, 1, str(Path(folder) / "run"), given.seconds)
             told["checkpoint_gb"] = round(sum(p.stat().st_size for p in Path(folder).rglob("*.*")) / 1e9, 2)
         print(json.dumps({"benchmark": "ranks, a million outputs"} | told))
+        return
+    if given.neighbors:
+        for outputs in (1_000, 10_000, 100_000):
+            told = run(outputs // factor, 2, 1, 1, None, given.seconds, given.neighbors)
+            kept = ("num_outputs", "ranks", "exchanges_per_step", "bytes_per_step", "row_bytes", "stop_reason")
+            print(json.dumps({"benchmark": "ranks, neighbours"} | {name: told[name] for name in kept}), flush=True)
         return
     for name, outputs, ranks, threads in (
         ("throughput", 10_000, 1, 2),

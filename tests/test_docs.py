@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -221,24 +222,35 @@ def test_the_script_and_the_command_for_many_machines_run(tmp_path, monkeypatch)
     """The script by ranks that are forked, which is quick; the command by torchrun itself."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "many_machines.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    script = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     assert run_ranks(2, lambda rank: exec(script.replace("epochs=20", "epochs=2"), {})) == [("done", None)] * 2
     model = manygp.load("model")
     assert model.predict().shape == (24, 40)
-    pd.DataFrame(model.predict(), columns=[f"y{i}" for i in range(40)]).rename_axis("x").to_csv("table.csv")
-    (command,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    settings = "--set epochs=1 --set latent_dim=1 --set num_inducing=6"
+    assert len(pd.read_csv("prediction.csv")) == 24 * 40
+    for name in ("table.csv", "test.csv"):
+        pd.DataFrame(model.predict(), columns=[f"y{i}" for i in range(40)]).rename_axis("x").to_csv(name)
+    fit, predict, evaluate = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).splitlines()
+    # One of the two speaks, and writes.
+    told = by_torchrun(fit + " --set epochs=1 --set latent_dim=1 --set num_inducing=6")
+    assert told.stderr.count("Saved to model.") == 1
+    model = manygp.load("model")
+    assert model.output_names_ == tuple(f"y{i}" for i in range(40))
+    assert not Path("run").exists()
+    assert by_torchrun(predict).stderr.count("Wrote 960 predictions") == 1
+    assert Path("field.zarr").is_dir()
+    scores = json.loads(by_torchrun(evaluate + " --json").stdout)
+    assert scores == pytest.approx(model.evaluate(manygp.data.read_table("test.csv")), rel=1e-9)
+
+
+def by_torchrun(command):
     told = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:], *settings.split()],
+        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert told.returncode == 0, told.stderr
-    # One of the two speaks, and writes.
-    assert told.stderr.count("Saved to model.") == 1
-    assert manygp.load("model").output_names_ == tuple(f"y{i}" for i in range(40))
-    assert not Path("run").exists()
+    return told
 
 
 def test_the_snippets_on_genes_run():

@@ -6,7 +6,11 @@
         model.save("model")
 
 A step of K processes, or ranks, is that of one process on a batch K times as large. What they exchange is the mean of
-what they say about q(u), and the sum of the gradients of what outputs share; rows of outputs stay where they are.
+what they say about q(u), and the sum of the gradients of what outputs share; rows of outputs stay where they are, but
+for neighbours, of which every rank has groups and all know the rows.
+
+Predictions and scores of any model, however it was fitted, are shared out in the same way: `predict_dist`,
+`predict_to` and `evaluate` have the chunks of a prediction computed by the ranks in turn.
 """
 
 import atexit
@@ -19,8 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -28,14 +34,16 @@ from torch import Tensor, nn
 from manygp.errors import RankError, SettingError
 from manygp.estimators import TLVMOGP
 from manygp.estimators.estimator import Estimator
-from manygp.exchange import Exchange
+from manygp.exchange import ALONE, Exchange
+from manygp.prediction import Prediction
 from manygp.training.interrupts import noted
 from manygp.training.journal import Journal, State
 
-__all__ = ["RankExchange", "Traffic", "fit", "is_first"]
+__all__ = ["RankExchange", "Traffic", "evaluate", "fit", "is_first", "predict_dist", "predict_to"]
 
 Fitted = TypeVar("Fitted", bound=Estimator)
 Made = TypeVar("Made")
+Given = TypeVar("Given")
 
 # How long ranks wait for one that lives: the first looks at the whole table before it begins.
 _PATIENCE = timedelta(hours=2)
@@ -66,20 +74,63 @@ def fit(estimator: Fitted, *data: Any, traffic: "Traffic | None" = None, **setti
     RankError
         If another rank is gone.
     """
-    if not dist.is_torchelastic_launched() or os.environ["WORLD_SIZE"] == "1":
+    if _is_alone():
         return estimator.fit(*data, **settings)
     _check(estimator, settings)
+    with _shared(estimator, traffic) as exchange, exchange.listening():
+        return estimator.fit(*data, **settings)
+
+
+def predict_dist(estimator: Estimator, *asked: Any, **settings: Any) -> Prediction:
+    """The prediction of `Estimator.predict_dist`, whose chunks the ranks compute in turn.
+
+    Every rank asks it the same questions in the same order, and has the answers that one process would have, to the
+    bit. What is drawn (`sample`) and what tells of cells together (`aggregate` and its like) every rank computes for
+    itself. With `write`, one rank writes what all have computed.
+
+    Parameters
+    ----------
+    estimator
+        A fitted model of any kind, the same on all ranks.
+    asked, settings
+        As in `Estimator.predict_dist`.
+    """
+    with _shared(estimator):
+        return estimator.predict_dist(*asked, **settings)
+
+
+def predict_to(estimator: Estimator, *asked: Any, **settings: Any) -> None:
+    """`Estimator.predict_to` by all ranks: each computes its share of every part, and the first writes the file."""
+    with _shared(estimator):
+        estimator.predict_to(*asked, **settings)
+
+
+def evaluate(estimator: Estimator, *asked: Any, **settings: Any) -> dict[str, float]:
+    """`Estimator.evaluate` by all ranks: each computes its share of the cells, and all have the scores."""
+    with _shared(estimator):
+        return estimator.evaluate(*asked, **settings)
+
+
+def _is_alone() -> bool:
+    return not dist.is_torchelastic_launched() or os.environ["WORLD_SIZE"] == "1"
+
+
+@contextmanager
+def _shared(estimator: Any, traffic: "Traffic | None" = None) -> Iterator[Exchange]:
+    """Let an estimator know the other ranks within a block, if there are any."""
+    if _is_alone():
+        yield ALONE
+        return
     _join()
-    exchange = RankExchange(dist.get_world_size(), Traffic() if traffic is None else traffic)
-    shown = estimator.progress
-    with warnings.catch_warnings(), exchange.listening():
+    exchange, shown = RankExchange(dist.get_world_size(), traffic or Traffic()), estimator.progress
+    with warnings.catch_warnings():
         if exchange.rank:
             # One of them speaks for all.
             estimator.progress = False
             warnings.simplefilter("ignore", UserWarning)
         estimator._exchange = exchange
         try:
-            return estimator.fit(*data, **settings)
+            yield exchange
         finally:
             estimator.progress = shown
             estimator.__dict__.pop("_exchange", None)
@@ -89,11 +140,6 @@ def _check(estimator: Estimator, settings: dict[str, Any]) -> None:
     """Refuse what one process must have all outputs for."""
     if not isinstance(estimator, TLVMOGP):
         raise SettingError(f"{type(estimator).__name__} is fitted by one process: use TLVMOGP, or leave torchrun out.")
-    if estimator.num_neighbors not in ("auto", 0):
-        raise SettingError(
-            f"num_neighbors={estimator.num_neighbors!r} needs latent vectors of all outputs in every process: use 0, "
-            "or leave torchrun out."
-        )
     if settings.get("output_coordinates") is not None:
         raise SettingError(
             "output_coordinates need latent vectors of all outputs in every process: leave them or torchrun out."
@@ -187,6 +233,34 @@ class RankExchange(Exchange):
             return made
         return told[0] if unpack is None else unpack(told[0])
 
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        self._reduce(torch.from_numpy(numbers), dist.ReduceOp.SUM)
+        return numbers
+
+    def lead(self, work: Callable[[Given], Made], write: Callable[[Callable[[Given], Made]], None]) -> None:
+        if self.rank:
+            while (told := self.common(lambda: cast("tuple[Given] | None", None))) is not None:
+                work(*told)
+            return
+        is_busy = False
+
+        def led(given: Given) -> Made:
+            nonlocal is_busy
+            self.common(lambda: (given,))
+            is_busy = True
+            made = work(given)
+            is_busy = False
+            return made
+
+        try:
+            write(led)
+        except Exception as error:
+            if not is_busy:
+                # The others wait for what comes next.
+                self.common(partial(_raised, error))
+            raise
+        self.common(lambda: None)
+
     def mean(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(total / self.size for total in self._totals(tensors))
 
@@ -208,6 +282,21 @@ class RankExchange(Exchange):
         return told
 
     @torch.no_grad()
+    def add_rows(self, rows: Iterable[nn.Parameter]) -> None:
+        rows = list(rows)
+        touched = [cast("Tensor", row.grad).coalesce() for row in rows]
+        own = [(gradient.indices().cpu(), gradient.values().cpu()) for gradient in touched]
+        parts: list[Any] = [None] * self.size
+        with _one_sentence():
+            dist.all_gather_object(parts, own)
+        for row, *told in zip(rows, *parts, strict=True):
+            where, values = torch.cat([at for at, _ in told], 1), torch.cat([value for _, value in told])
+            total = torch.sparse_coo_tensor(where, values, row.shape, check_invariants=False)
+            row.grad = total.to(row.device).coalesce()
+        self.traffic.exchanges += 1
+        self.traffic.num_bytes += sum(part.nbytes for pair in own for part in pair)
+
+    @torch.no_grad()
     def fill_rows(self, tensors: Iterable[Tensor]) -> None:
         for rows in tensors:
             owner = torch.arange(len(rows), device=rows.device) % self.shards % self.size
@@ -219,7 +308,6 @@ class RankExchange(Exchange):
             rows.copy_(total)
 
     def listening(self) -> AbstractContextManager[None]:
-        """Note what asks this rank to end, so that all ranks end at the same step."""
         return noted(self._requests.came)
 
     def _totals(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -271,6 +359,10 @@ class _SharedJournal(Journal):
 
     def flush(self) -> None:
         self._own.flush()
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 @contextmanager

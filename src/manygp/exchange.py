@@ -1,14 +1,17 @@
 """What processes that train one model together tell each other."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 __all__ = ["ALONE", "Exchange"]
 
 Made = TypeVar("Made")
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,23 @@ class Exchange:
         """Let all ranks have the sums of the gradients of some parameters, and of some numbers, as one buffer."""
         return told
 
+    def add_rows(self, rows: Iterable[nn.Parameter]) -> None:
+        """Let all ranks have the sums of the sparse gradients of rows that each has touched some of."""
+
     def fill_rows(self, tensors: Iterable[Tensor]) -> None:
         """Let all ranks have the rows of outputs, (p, ...), that only one of them has changed."""
+
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        """Sums over all ranks of an array of numbers, which may be changed."""
+        return numbers
+
+    def lead(self, work: Callable[[Given], Made], write: Callable[[Callable[[Given], Made]], None]) -> None:
+        """Let the first rank write what all of them work out: `write` gets `work`, and calls it when it likes."""
+        write(work)
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Note what asks this process to end, so that all ranks end at the same step."""
+        return nullcontext()
 
     @property
     def is_stopping(self) -> bool:

@@ -23,6 +23,7 @@ from manygp.data.stores import FIELD_SUFFIXES
 from manygp.data.streams import write_field_parts, write_frame_parts
 from manygp.data.table import FloatArray, IntArray
 from manygp.errors import DataError, SettingError
+from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Likelihood, Noiseless
 from manygp.memory import check_memory
 from manygp.summaries import JointCells
@@ -82,6 +83,8 @@ class Prediction(TogetherMixin):
     progress
         Whether to show how far a long computation is: True, False, or "auto" for a bar on a terminal and the log
         elsewhere.
+    exchange
+        Other processes that ask the same questions of the same cells: each computes some of the chunks for all.
     """
 
     def __init__(
@@ -100,13 +103,14 @@ class Prediction(TogetherMixin):
         axes: Axes | None = None,
         together: Callable[[bool], JointCells] | None = None,
         progress: bool | str = False,
+        exchange: Exchange = ALONE,
     ):
         self._components, self.shape, self._likelihood, self._scaling = components, shape, likelihood, scaling
         self._chunk_cells, self.inputs, self.output_names = chunk_cells, inputs, tuple(output_names)
         self._outputs, self._device, self._exposure = outputs, device, exposure
         self._rows, self._axes = pd.DataFrame(inputs) if rows is None else rows, axes or Axes()
         self._kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._together_by, self._progress = together, progress
+        self._together_by, self._progress, self._exchange = together, progress, exchange
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.output_names[:3])) + (", ..." if len(self.output_names) > 3 else "")
@@ -196,7 +200,8 @@ class Prediction(TogetherMixin):
         if not independent and self._together_by is not None:
             return self._joint_draws(0, int(n), int(random_state))
         generator = torch.Generator(self._device).manual_seed(int(random_state))
-        drawn = self._map(lambda cells: cells.sample(int(n), generator), n)
+        # Draws follow one after the other, so that every process makes all of them.
+        drawn = self._map(lambda cells: cells.sample(int(n), generator), n, ALONE)
         return self._scaling.unscale_mean(drawn, self._outputs)
 
     def log_prob(self, Y: Any, plug_in: bool = False) -> FloatArray:
@@ -310,14 +315,18 @@ class Prediction(TogetherMixin):
         """
         path, step = Path(path), max(1, _PART_CELLS // math.prod(self.shape[1:]))
         parts = [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
-        if path.suffix.lower() not in FIELD_SUFFIXES:
-            write_frame_parts(path, (self._part(rows).to_frame(level) for rows in parts))
-            return
+        told = parts, self._rows, self.output_names, self._axes, {"level": level}
 
-        def compute(rows: slice) -> dict[str, FloatArray]:
+        def framed(rows: slice) -> pd.DataFrame:
+            return self._part(rows).to_frame(level)
+
+        def counted(rows: slice) -> dict[str, FloatArray]:
             return self._part(rows)._statistics(level)
 
-        write_field_parts(path, compute, parts, self._rows, self.output_names, self._axes, {"level": level})
+        if path.suffix.lower() in FIELD_SUFFIXES:
+            self._exchange.lead(counted, lambda compute: write_field_parts(path, compute, *told))
+        else:
+            self._exchange.lead(framed, lambda compute: write_frame_parts(path, map(compute, parts)))
 
     def _statistics(self, level: float) -> dict[str, FloatArray]:
         lower, upper = self.interval(level)
@@ -341,12 +350,12 @@ class Prediction(TogetherMixin):
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _map(self, function: Callable[[Mixture], Tensor], rows: int) -> FloatArray:
+    def _map(self, function: Callable[[Mixture], Tensor], rows: int, exchange: Exchange | None = None) -> FloatArray:
         """Apply a function to all cells; it returns (rows, b) for a chunk of b cells."""
-        result = np.empty((rows, math.prod(self.shape)))
-        for cells, mixture in self._chunks(np.arange(result.shape[1])):
+        exchange, result = exchange or self._exchange, np.zeros((rows, math.prod(self.shape)))
+        for cells, mixture in self._chunks(np.arange(result.shape[1]), exchange):
             result[:, cells] = function(mixture).cpu().numpy()
-        return result.reshape(rows, *self.shape)
+        return exchange.total(result).reshape(rows, *self.shape)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -354,12 +363,12 @@ class Prediction(TogetherMixin):
         """Apply functions to the cells whose value is not NaN, in one pass."""
         values = self._as_values(Y)
         scaled = self._scaling.scale_y(values, self._outputs).reshape(-1)
-        results = [np.full(scaled.shape, np.nan) for _ in functions]
-        for cells, mixture in self._chunks(np.flatnonzero(~np.isnan(scaled))):
+        is_gap, results = np.isnan(scaled), np.zeros((len(functions), len(scaled)))
+        for cells, mixture in self._chunks(np.flatnonzero(~is_gap), self._exchange):
             y = torch.as_tensor(scaled[cells]).to(mixture.parts[0])
             for result, function in zip(results, functions, strict=True):
                 result[cells] = function(mixture, y).cpu().numpy()
-        return [result.reshape(self.shape) for result in results]
+        return [np.where(is_gap, np.nan, result).reshape(self.shape) for result in self._exchange.total(results)]
 
     def _mixture(self, cells: IntArray, parts: tuple[Tensor, Tensor, Tensor] | None = None) -> Mixture:
         """The predictive distributions of some cells by number."""
@@ -380,9 +389,10 @@ class Prediction(TogetherMixin):
         # Torch does not read arrays backwards.
         return values.copy() if min(values.strides) < 0 else values
 
-    def _chunks(self, cells: IntArray) -> Iterator[tuple[IntArray, Mixture]]:
+    def _chunks(self, cells: IntArray, exchange: Exchange) -> Iterator[tuple[IntArray, Mixture]]:
+        """The predictive distributions of some cells, chunk by chunk, of which processes take turns."""
         everything = len(cells) == math.prod(self.shape)
-        starts = range(0, len(cells), self._chunk_cells)
+        starts = range(0, len(cells), self._chunk_cells)[exchange.rank :: exchange.size]
         for start in tracked(starts, self._progress, "predicting"):
             chunk = cells[start : start + self._chunk_cells]
             parts = self._kept.get(start) if everything else None

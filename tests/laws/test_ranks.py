@@ -7,10 +7,13 @@ import time
 import numpy as np
 import pytest
 import torch
+import xarray
+from benchmarks import attack
 
 import manygp
 from manygp import distributed
 from manygp.data import CellPlan, GridPlan, ShardPlan, as_table
+from manygp.estimators import ESTIMATORS, neighbors
 from manygp.exchange import Exchange
 from manygp.training import loop
 from manygp.variational import Latents
@@ -32,7 +35,21 @@ KINDS = {
     "counts": {"likelihood": "negative-binomial"},
     "paper preset": {"preset": "paper"},
     "list of cells": {},
+    "neighbours": {"num_neighbors": 6, "epochs": 4},
+    "neighbours, noise of inputs, corrected, clipped": {
+        "num_neighbors": 6,
+        "noise": "per-input",
+        "max_grad_norm": 1e-3,
+        "corrections": ("noise",),
+    },
 }
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch):
+    """Batches of a few groups, so that there are several."""
+    monkeypatch.setattr(neighbors, "_GROUP_SIZE", 4)
+    monkeypatch.setattr(neighbors, "_BATCH_CELLS", 10)
 
 
 def observations(kind):
@@ -73,7 +90,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(found[name], value, rtol=1e-8, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize(("size", "kinds"), [(2, list(KINDS)[1:]), (4, ["gaussian", "counts"])])
+@pytest.mark.parametrize(("size", "kinds"), [(2, list(KINDS)[1:]), (4, ["gaussian", "counts", "neighbours"])])
 def test_ranks_are_one_rank_with_a_larger_batch(size, kinds):
     def task(rank):
         return {kind: numbers(distributed.fit(estimator(kind), *observations(kind))) for kind in kinds}
@@ -124,7 +141,8 @@ def test_draws_of_an_output_are_its_own():
     assert float((many.var(0) - 1.0).abs().max()) < 0.03
 
 
-def test_a_fit_goes_on_with_another_number_of_ranks(monkeypatch, tmp_path):
+@pytest.mark.parametrize("kind", ["gaussian", "neighbours"])
+def test_a_fit_goes_on_with_another_number_of_ranks(kind, monkeypatch, tmp_path):
     """Two ranks are killed at step 5, one goes on with what they have written."""
     monkeypatch.setattr(loop, "_LOOK_STEPS", 2)
 
@@ -138,16 +156,19 @@ def test_a_fit_goes_on_with_another_number_of_ranks(monkeypatch, tmp_path):
             return step(*given)
 
         loop.take_step = fatal
-        distributed.fit(estimator("gaussian"), *observations("gaussian"), checkpoint=tmp_path, checkpoint_every=0)
+        distributed.fit(estimator(kind), *observations(kind), checkpoint=tmp_path, checkpoint_every=0)
 
     assert [how for how, _ in run_ranks(2, task)] == ["dead", "dead"]
-    expected = numbers(together("gaussian", 2))
+    every = [], loop.take_step
+    monkeypatch.setattr(loop, "take_step", lambda *given: every[0].append(1) or every[1](*given))
+    expected = numbers(together(kind, 2))
+    monkeypatch.setattr(loop, "take_step", every[1])
     steps = loop.take_step, []
     monkeypatch.setattr(loop, "take_step", lambda *given: steps[1].append(1) or steps[0](*given))
-    found = estimator("gaussian").fit(*observations("gaussian"), checkpoint=tmp_path)
+    found = estimator(kind).fit(*observations(kind), checkpoint=tmp_path)
     assert_same(numbers(found), expected)
-    # Two epochs of nine steps, of which the ranks have taken four.
-    assert len(steps[1]) == 2 * 9 - 4
+    # The ranks have taken four of them.
+    assert len(steps[1]) == len(every[0]) - 4 > 4
 
 
 def test_a_dead_rank_ends_the_others_in_seconds():
@@ -203,7 +224,6 @@ def test_an_error_of_the_first_is_that_of_all():
     ("model", "settings", "sentence"),
     [
         (manygp.OILMM(), {}, "OILMM is fitted by one process: use TLVMOGP, or leave torchrun out."),
-        (manygp.TLVMOGP(num_neighbors=8), {}, "num_neighbors=8 needs latent vectors of all outputs"),
         (manygp.TLVMOGP(), {"output_coordinates": [0.0]}, "output_coordinates need latent vectors of all outputs"),
     ],
 )
@@ -219,3 +239,94 @@ def test_without_torchrun_it_is_a_fit(monkeypatch):
     model = manygp.OILMM()
     assert distributed.fit(model, 1, y=2) == (model, (1,), {"y": 2})
     assert distributed.is_first()
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of a few cells, so that there are several for each rank."""
+    monkeypatch.setattr("manygp.estimators.estimator._CHUNK_NUMBERS", 60)
+    monkeypatch.setattr("manygp.prediction._PART_CELLS", 25)
+
+
+def answers(model, X, Y, folder):
+    """All that ranks answer together, and what is written."""
+    dist = distributed.predict_dist(model, X)
+    found = {"mean": dist.mean, "quantiles": dist.quantile([0.1, 0.5]), "log_prob": dist.log_prob(Y)}
+    found["draws"] = dist.sample(2, random_state=1)
+    found["draws of cells"] = dist.sample(2, random_state=1, independent=True)
+    found |= distributed.evaluate(model, X, Y)
+    for suffix in (".csv", ".zarr"):
+        distributed.predict_to(model, folder / f"written{suffix}", X)
+    return found
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_ranks_predict_what_one_process_predicts(name, small_chunks, tmp_path):
+    """To the bit, of every model, and each rank computes a share."""
+    X, Y = attack.table()
+    model = attack.small(name).fit(X, Y)
+    places = {size: tmp_path / str(size) for size in (1, 2)}
+    expected = answers(model, X, Y, places[1])
+
+    def task(rank):
+        dist, computed = distributed.predict_dist(model, X), []
+        chunks = dist._chunks
+        dist._chunks = lambda *given: (computed.append(len(part[0])) or part for part in chunks(*given))
+        assert dist.mean.shape == Y.shape
+        return answers(model, X, Y, places[2]), sum(computed)
+
+    results = run_ranks(2, task)
+    assert [how for how, _ in results] == ["done", "done"], results
+    shares = [share for _, (_, share) in results]
+    assert sum(shares) == Y.size
+    assert min(shares) > 0
+    for _, (found, _) in results:
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+    assert (places[2] / "written.csv").read_bytes() == (places[1] / "written.csv").read_bytes()
+    one, two = (xarray.open_zarr(place / "written.zarr", consolidated=False).load() for place in places.values())
+    assert one.identical(two)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_all(small_chunks, tmp_path, monkeypatch):
+    X, Y = attack.table()
+    model = attack.small("ind-gp").fit(X, Y)
+    monkeypatch.setattr("manygp.data.streams._append_csv", fails_after_a_part)
+
+    def task(rank):
+        with pytest.raises(manygp.DataError, match="cannot be written") as found:
+            distributed.predict_to(model, tmp_path / "written.csv", X)
+        # And they go on together.
+        return str(found.value), distributed.predict_dist(model, X).mean
+
+    (_, first), (_, second) = run_ranks(2, task)
+    assert first[0] == second[0]
+    np.testing.assert_array_equal(first[1], second[1])
+    assert not list(tmp_path.iterdir())
+
+
+def fails_after_a_part(frames):
+    def write(to):
+        next(iter(frames))
+        raise OSError(28, "No space left on device")
+
+    return write
+
+
+def test_a_dead_rank_ends_a_prediction_in_seconds(small_chunks):
+    X, Y = attack.table()
+    model = attack.small("ind-gp").fit(X, Y)
+
+    def task(rank):
+        dist = distributed.predict_dist(model, X)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(manygp.RankError, match=r"^Another rank is gone "):
+            _ = dist.mean
+
+    started = time.monotonic()
+    assert [how for how, _ in run_ranks(2, task)] == ["done", "dead"]
+    assert time.monotonic() - started < 30.0

@@ -185,7 +185,11 @@ def predict(
         str | None, typer.Option(help="Outputs to predict, separated by commas (default: all).", show_default=False)
     ] = None,
 ) -> None:
-    """Predict mean, standard deviation and 90% interval of every output at given inputs."""
+    """Predict mean, standard deviation and 90% interval of every output at given inputs.
+
+    Processes of torchrun compute a share of the cells each.
+    """
+    from manygp import distributed
     from manygp.cli.reading import listed, match_inputs, write_prediction
     from manygp.data.files import read_inputs
     from manygp.data.names import match_names
@@ -196,7 +200,7 @@ def predict(
     asked = listed(outputs)
     names = None if asked is None else match_names(asked, estimator.output_names_)
     check_place(out)
-    prediction = estimator.predict_dist(X, outputs=names)
+    prediction = distributed.predict_dist(estimator, X, outputs=names)
     write_prediction(out, prediction)
     size = " x ".join(f"{n:,} {axis}" for n, axis in zip(prediction.shape, ("inputs", "outputs"), strict=False))
     remark(f"Wrote {math.prod(prediction.shape):,} predictions ({size}) to {out}.")
@@ -259,12 +263,15 @@ def evaluate(
     output_column: OutputColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Score a model on the observed cells of a table."""
+    """Score a model on the observed cells of a table. Processes of torchrun compute a share of the cells each."""
+    from manygp import distributed
     from manygp.cli.reading import score_table
     from manygp.estimators import load
 
     estimator = load(folder)
     scores = score_table(estimator, _read(data, "test", x, y, where, output_column).table())
+    if not distributed.is_first():
+        return
     if as_json:
         # JSON has no infinity.
         print_results(json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()}))

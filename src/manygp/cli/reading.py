@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from manygp import distributed
 from manygp.data import Grid, Table
 from manygp.data.files import write_frame
 from manygp.data.names import match_names
@@ -57,7 +58,7 @@ def score_table(estimator: Any, table: Table) -> dict[str, float]:
     if table.axes.kinds:
         kinds = np.asarray(match_inputs(estimator, pd.DataFrame([table.axes.kinds], columns=list(features))))
         matched.axes = replace(table.axes, inputs=matched.feature_names or (), kinds=tuple(kinds[0]))
-    return dict(estimator.evaluate(matched, outputs=names))
+    return dict(distributed.evaluate(estimator, matched, outputs=names))
 
 
 def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatArray:
@@ -83,7 +84,9 @@ def match_inputs(estimator: Any, inputs: pd.DataFrame) -> pd.DataFrame | FloatAr
 def write_prediction(path: Path, prediction: Prediction, level: float = 0.9) -> None:
     """Write a prediction: a row for each cell to a CSV, Parquet or NPZ file, a field to a NetCDF or Zarr file."""
     if path.suffix.lower() == ".npz":
-        write_frame(path, prediction.to_frame(level))
+        frame = prediction.to_frame(level)
+        if distributed.is_first():
+            write_frame(path, frame)
     else:
         prediction.write(path, level)
 

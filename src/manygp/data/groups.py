@@ -200,6 +200,12 @@ class GroupPlan(Plan):
         Most cells of a group and of a conditioning set.
     rng
         Source of the order of groups.
+    numbers, shards
+        Where several processes have a part of each batch: every batch is so many times as large, its groups are dealt
+        to the shards in turn, and those of the shards with these numbers are here. All processes take the same
+        grouping.
+    weight
+        As in `ShardPlan`.
     """
 
     def __init__(
@@ -210,11 +216,14 @@ class GroupPlan(Plan):
         size: int,
         num_given: int,
         rng: np.random.Generator,
+        numbers: Sequence[int] = (0,),
+        shards: int = 1,
+        weight: float = 1.0,
     ) -> None:
         self.table, self.scaling, self.size, self.num_given = table, scaling, size, num_given
-        self._rng = rng
+        self._rng, self._numbers, self._shards, self._weight = rng, numbers, shards, weight
         self.places = table.places()
-        self.num_batches = max(1, math.ceil(len(self.places) / batch_cells))
+        self.num_batches = max(1, math.ceil(len(self.places) / (shards * batch_cells)))
         self._counts = table.count_per_output()
         self._empty = np.flatnonzero(self._counts == 0)
         self._input = distinct_inputs(table)
@@ -245,10 +254,16 @@ class GroupPlan(Plan):
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
         """Yield the batches of one epoch; outputs without any cell are dealt out over the batches."""
         empty, dealt = rng.permutation(self._empty), rng.permutation(self.num_batches)
-        for step, groups in enumerate(np.array_split(rng.permutation(len(self.grouping)), self.num_batches)):
-            yield self.batch(groups, empty[dealt[step] :: self.num_batches])
+        parts = np.array_split(rng.permutation(len(self.grouping)), self.num_batches)
+        keys = rng.integers(2**63, size=self.num_batches).tolist() if self._shards > 1 else [None] * self.num_batches
+        for step, (groups, key) in enumerate(zip(parts, keys, strict=True)):
+            yield self.batch(self._own(groups), self._own(empty[dealt[step] :: self.num_batches]), key)
 
-    def batch(self, groups: IntArray, empty: IntArray) -> Batch:
+    def _own(self, numbers: IntArray) -> IntArray:
+        """What is dealt to the shards that are here."""
+        return numbers[np.isin(np.arange(len(numbers)) % self._shards, self._numbers)]
+
+    def batch(self, groups: IntArray, empty: IntArray, key: int | None = None) -> Batch:
         """Return the batch of some groups, and of some outputs without cells."""
         members = self.grouping.members(groups)
         cells, index = np.unique(members, return_inverse=True)
@@ -266,11 +281,12 @@ class GroupPlan(Plan):
             column=column,
             row=self._input[row],
             y=self.scaling.scale_y(y, output),
-            cell_weight=float(self.num_batches),
-            output_weight=self.num_batches * share,
+            cell_weight=self._weight * self.num_batches,
+            output_weight=self._weight * self.num_batches * share,
             noise=known_noise(self.table, self.scaling, row, output),
             members=index,
             num_given=self.num_given,
+            key=key,
         )
 
 

@@ -503,6 +503,7 @@ class Estimator(TogetherMixin, ContainerMixin, ScoringMixin, SummaryMixin, Multi
             self._axes_ if len(outputs) >= self.n_outputs_ else replace(self._axes_, grid=()),
             together,
             getattr(self, "progress", False),
+            self._exchange,
         )
 
     def _of_cells(

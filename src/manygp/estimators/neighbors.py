@@ -1,11 +1,15 @@
 """Groups of cells and their neighbours, which follow a model as it learns what is near."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from manygp.data import GroupPlan, Scaling, Table
 from manygp.data.batches import known_noise
 from manygp.data.groups import distinct_inputs
+from manygp.data.table import FloatArray
+from manygp.exchange import ALONE, Exchange
 from manygp.models import TransformedLatentModel
 from manygp.models.nearness import Nearness
 from manygp.models.neighbors import ObservedCells
@@ -31,6 +35,8 @@ class NeighborGroups:
         Where the model is.
     rng
         Source of randomness.
+    exchange
+        Other processes, which have groups of their own.
     """
 
     def __init__(
@@ -41,18 +47,27 @@ class NeighborGroups:
         num_neighbors: int,
         device: torch.device,
         rng: np.random.Generator,
+        exchange: Exchange = ALONE,
     ):
-        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng)
-        self._model, self.device = model, device
+        dealt = exchange.own_shards, exchange.shards, exchange.size
+        self.plan = GroupPlan(table, scaling, _BATCH_CELLS, _GROUP_SIZE, num_neighbors, rng, *dealt)
+        self._model, self.device, self.exchange = model, device, exchange
         self._x = torch.as_tensor(scaling.scale_x(table.X), device=device)
         self._row, self._output, y = table.cells(self.plan.places)
         self._y = scaling.scale_y(y, self._output)
         self._noise = known_noise(table, scaling, self._row, self._output)
 
     def arrange(self, loses: bool = False) -> None:
-        """Group the cells anew; with `loses`, some stretches as if they were lost."""
+        """Group the cells anew, which one process does for all; with `loses`, some stretches as if they were lost."""
+        # All look, since that is a step of what a network's bound is computed by.
         near = Nearness(self._model, self._x, self.plan.table.num_outputs)
-        self.plan.arrange(near.cells(self._row, self._output), loses)
+        # In single precision, so that cells as far as each other stay so, whatever order sums were computed in.
+        z = near.cells(self._row, self._output).astype(np.float32).astype(np.float64)
+        self.plan.restore(self.exchange.common(lambda: self._arranged(z, loses)))
+
+    def _arranged(self, z: FloatArray, loses: bool) -> dict[str, Any]:
+        self.plan.arrange(z, loses)
+        return self.plan.state()
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""

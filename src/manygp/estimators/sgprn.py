@@ -125,6 +125,13 @@ class SGPRN(TrainedEstimator):
         self._check_fitted()
         return self.model_.weights.shape[2:]
 
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    @property
+    def _advice(self) -> str:
+        # Covariances are of all inputs, whatever the batch.
+        return "fit fewer inputs, or use TLVMOGP"
+
     def _check_settings(self) -> None:
         super()._check_settings()
         check_size("num_latents", self.num_latents, automatic=("auto",))

@@ -237,8 +237,6 @@ class TLVMOGP(AdaptiveEstimator):
         is_known = isinstance(likelihood, Gaussian) and self._preset.natural and table.coordinates is None
         # The tight bound makes up for what neighbours do not leave open.
         is_known = is_known and self.bound == "standard"
-        # Neighbours are of other outputs, which other processes may have.
-        is_known = is_known and self._exchange.shards == 1
         wanted = self.num_neighbors
         if isinstance(wanted, str):
             wanted = _NEIGHBORS if table.num_observed >= _LEAST_CELLS and not table.is_part else 0
@@ -277,7 +275,8 @@ class TLVMOGP(AdaptiveEstimator):
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
         rng, left_out = np.random.default_rng(seed), list[Table]()
-        everything = NeighborGroups(model, table, scaling, model.num_neighbors, device, rng)
+        settings = scaling, model.num_neighbors, device, rng, self._exchange
+        everything = NeighborGroups(model, table, *settings)
         groups = everything
         if NOISE in self._corrections() and self._corrects_likelihood(table, given(self.epochs, math.inf)):
             # Cells that training does not see tell how sure it may be.
@@ -285,7 +284,7 @@ class TLVMOGP(AdaptiveEstimator):
             stretch = float(np.clip(0.0 if gaps.is_scattered else gaps.longest, *_LEFT_STRETCH))
             rest, far = block_split(table, min(1.0, _LEFT_OUT / (stretch * table.num_observed)), stretch, rng)
             rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
-            groups, left_out = NeighborGroups(model, rest, scaling, model.num_neighbors, device, rng), [near, far]
+            groups, left_out = NeighborGroups(model, rest, *settings), [near, far]
         # Bounds of other groups of cells are other estimates.
         schedule = replace(self._schedule(groups.plan, model), least_window=ARRANGED)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
@@ -298,7 +297,7 @@ class TLVMOGP(AdaptiveEstimator):
     def _settle(self, model: Any, groups: NeighborGroups, dtype: torch.dtype, seed: int) -> None:
         """Let a model know the cells of some groups and no others."""
         groups.arrange()
-        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed)
+        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed, exchange=groups.exchange)
         model.observed = groups.observed()
 
     def _corrected(

@@ -289,6 +289,12 @@ class TrainedEstimator(Estimator):
         """Epochs of so many steps that an automatic run may take; a leaf that knows better tells."""
         return _MAX_EPOCHS
 
+    @property
+    def _advice(self) -> str:
+        """What makes a step take less memory."""
+        sizes = "batch_inputs", "batch_outputs", "num_inducing", "num_inducing_inputs", "num_inducing_latents"
+        return f"choose smaller {' or '.join(name for name in sizes if hasattr(self, name))}"
+
     def _training_settings(self, epochs: int) -> TrainingSettings:
         natural = self._preset.natural
         return TrainingSettings(
@@ -297,6 +303,7 @@ class TrainedEstimator(Estimator):
             sparse_rows=natural,
             frozen_epochs=given(self.freeze_likelihood, int(self._preset.frozen_share * epochs)),
             max_grad_norm=self.max_grad_norm,
+            advice=self._advice,
         )
 
 

@@ -147,7 +147,7 @@ class TransformedLatentModel(LatentVariableModel):
     def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
         if batch.groups is not None:
             # Neighbours would not be alike at draws of their own.
-            h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True)
+            h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True, key=batch.key)
             return self.group_evidence(batch, h)
         h = self.latents.rsample(batch.outputs, batch.column, generator, key=batch.key)
         outputs = batch.outputs.index_select(0, batch.column)

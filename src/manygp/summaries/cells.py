@@ -86,11 +86,11 @@ class JointCells:
         for part in _parts(cells, self._chunk_cells):
             result[:, part] = self.view(part).draw(numbers, seed).cpu().numpy()
         for start in range(0, self.num_cells, _NOISE_CELLS):
-            part = slice(start, min(start + _NOISE_CELLS, self.num_cells))
+            stop = min(start + _NOISE_CELLS, self.num_cells)
+            f = result[:, start:stop]
             if not isinstance(self.likelihood, Noiseless):
-                self._add_noise(result[:, part], start, draws, seed)
-            outputs = self.outputs(np.arange(part.start, part.stop))
-            result[:, part] = self._scaling.unscale_mean(result[:, part], outputs)
+                self._add_noise(f, start, draws, seed)
+            f[:] = self._scaling.unscale_mean(f, self.outputs(np.arange(start, stop)))
         return result
 
     def _add_noise(self, f: FloatArray, start: int, draws: IntArray, seed: int) -> None:

@@ -25,8 +25,8 @@ from manygp.variational import CellBatch
 _LOOK_STEPS, _NUMBERS_PER_STEP = 50, 200_000
 # How often it goes back there when numbers are no longer finite, and what the learning rate is multiplied by each time.
 _RETREATS, _SMALLER = 2, 0.3
-# What makes steps smaller.
-_ADVICE = "choose smaller batch_inputs, batch_outputs or num_inducing"
+# What makes a step on groups of cells take less memory.
+_GROUP_ADVICE = "choose smaller num_neighbors or num_inducing"
 _COUNTS = ("step", "taken", "retreats", "is_open")
 
 
@@ -164,7 +164,8 @@ class _Run:
         cells = CellBatch.from_arrays(batch, self.dtype, self.device, self.exchange)
         rates, num_observed = self._rates(self.step), self.plan.table.num_observed
         what = f"A step of training on {len(cells.y):,} cells"
-        with nullcontext() if self.step else foreseen(what, _ADVICE, self.device):
+        advice = self.settings.advice if cells.groups is None else _GROUP_ADVICE
+        with nullcontext() if self.step else foreseen(what, advice, self.device):
             told = take_step(self.model, cells, self.generator, self.optimizers, rates, self.settings, num_observed)
         self.sums += told
         self.step, self.taken = self.step + 1, self.taken + 1
@@ -299,7 +300,15 @@ class _Run:
 
 
 @torch.no_grad()
-def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.device, seed: int) -> float:
+def settle(
+    model: Trainable,
+    plan: Plan,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+    exchange: Exchange = ALONE,
+) -> float:
     """Move q(u) to its optimum for all cells, with everything else as it is; returns the bound per cell.
 
     Natural steps of rates 1, 1/2, 1/3, … average what the batches of an epoch ask for. With Gaussian noise that is the
@@ -309,9 +318,10 @@ def settle(model: Trainable, plan: Plan, *, dtype: torch.dtype, device: torch.de
     for is_step in (True, False):
         generator.manual_seed(seed)
         for i, batch in enumerate(plan.epoch(np.random.default_rng(seed))):
-            cells = CellBatch.from_arrays(batch, dtype, device)
+            cells = CellBatch.from_arrays(batch, dtype, device, exchange)
             if is_step:
                 model.natural_elbo(cells, generator, 1.0 / (i + 1))
             else:
                 bound += model.elbo(cells, generator).bound
+    (bound,) = exchange.mean(bound)
     return float(bound) / len(plan) / plan.table.num_observed

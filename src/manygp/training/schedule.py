@@ -114,7 +114,8 @@ class Schedule:
         return [after - before for before, after in itertools.pairwise(means)]
 
     def _window(self) -> int:
-        return max(self.least_window, math.ceil(_WINDOW_STEPS / self.steps_per_epoch), math.ceil(_WINDOW_SHARE * len(self.bounds)))
+        least = max(self.least_window, math.ceil(_WINDOW_STEPS / self.steps_per_epoch))
+        return max(least, math.ceil(_WINDOW_SHARE * len(self.bounds)))
 
     def rates(self, step: int) -> tuple[float, float]:
         """Learning rate and natural rate of the given step, counted from the start of the run."""

@@ -56,6 +56,8 @@ class TrainingSettings:
     frozen_epochs: float = 0.0
     #: Largest norm of the gradient; None does not clip.
     max_grad_norm: float | None = None
+    #: What makes a step take less memory, for whoever has not enough.
+    advice: str = "choose smaller batches"
 
 
 def take_step(
@@ -81,6 +83,10 @@ def take_step(
     rows, shared = _by_kind(model)
     _count_steps(rows, settings.sparse_rows)
     told = exchange.add_gradients(shared, told)
+    if batch.groups is not None:
+        # Cells are conditioned on those of outputs anywhere, so all processes know all rows.
+        exchange.add_rows([row for row in rows if row.grad is not None])
+        rows, shared = [], rows + shared
     if settings.max_grad_norm is not None:
         _clip(rows, shared, settings.max_grad_norm, exchange)
     for optimizer in optimizers:
