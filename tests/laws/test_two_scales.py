@@ -8,9 +8,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from manygp.data import Grid, GroupPlan
-from manygp.data.groups import group_cells
+from manygp.data.groups import Stretch, group_cells, lose_stretches
 from manygp.models import tiles
-from manygp.models.amplitudes import fit_amplitudes
 from manygp.models.nearness import Nearness
 from manygp.models.neighbors import NeighborPredictor, ObservedCells
 from manygp.models.tiles import Conditioned, in_units, rows_of
@@ -51,9 +50,10 @@ def test_all_earlier_cells_give_the_exact_gp(rng, cells):
 
 
 @pytest.mark.parametrize(("size", "num_given"), [(1, 3), (4, 5), (3, 0)])
-def test_the_bound_is_the_log_likelihood_of_the_dense_model(rng, cells, size, num_given):
+@pytest.mark.parametrize("lost", [(), (Stretch(np.array([3, 7, 11]), np.array([1, 2, 5])),)])
+def test_the_bound_is_the_log_likelihood_of_the_dense_model(rng, cells, size, num_given, lost):
     A, R, y, z = cells
-    grouping = group_cells(z, size, num_given, rng)
+    grouping = group_cells(z, size, num_given, rng, lost)
     S, n = R - A @ A.T, len(y)
     # The density of residuals, group by group, has the precision Σ_g B_gᵀ D_g⁻¹ B_g
     precision, seen = torch.zeros(n, n, dtype=torch.float64), set()
@@ -311,36 +311,53 @@ def test_gradients_of_the_whole_bound(rng, table):
         assert math.isclose(float((gradient * direction).sum()), float(numeric), rel_tol=1e-4, abs_tol=1e-5)
 
 
-def test_amplitudes_are_those_under_which_cells_left_out_are_likely(rng):
-    """White values of four times the variance that a model says."""
-    table = worlds.random_grid(rng, num_inputs=40, num_outputs=6)
-    model, white = two_scale_model(rng, table), lambda: table.with_values(rng.standard_normal(table.num_observed))
-    model.num_neighbors, model.observed = 12, observed(white())
-    for term in model.terms:
-        term.rescale(1e-8)
-    model.gp.kernel.outputscale = 1e-8
-    model.likelihood.noise = torch.tensor(0.25, dtype=torch.float64)
-    factors = fit_amplitudes(model, [white()], worlds.raw(table), rng)
-    assert set(factors) == {"noise", "latent vectors", "own part", "shared shocks", "shared part"}
-    assert 2.0 < factors["noise"] < 5.0
-    assert_close(model.likelihood.noise, torch.tensor(0.25 * factors["noise"], dtype=torch.float64))
+# -- what is near, and what is taken for lost ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("too_unsure", [0.1, 10.0])
-def test_latent_vectors_become_as_sure_as_cells_left_out_ask_for(rng, too_unsure):
-    """Values that follow from latent vectors which are known with a variance that q(h) gets wrong by a factor."""
-    table = worlds.random_grid(rng, num_inputs=60, num_outputs=6)
-    model = two_scale_model(rng, table, latent_posterior="full")
-    model.num_neighbors, model.observed = 12, observed(table)
-    M = len(model.gp.Z)
-    model.latents.set_variance(0.01)
-    model.gp.posterior.step(1e4 * worlds.normal(rng, M), 100.0 * torch.eye(M, dtype=torch.float64), 1.0)
-    model.likelihood.noise = torch.tensor(1e-4, dtype=torch.float64)
-    for term in model.terms:
-        term.rescale(1e-8)
-    x, outputs = torch.as_tensor(table.X).repeat_interleave(6, 0), torch.arange(6).repeat(60)
-    mean, variance = model.predictor(1, 0)(x, outputs)
-    y = mean[0] + (variance[0] + 1e-4).sqrt() * worlds.normal(rng, len(x))
-    model.latents.rescale(too_unsure)
-    factor = fit_amplitudes(model, [Grid(table.X, y.view(60, 6).numpy())], worlds.raw(table), rng)["latent vectors"]
-    assert 0.3 < factor * too_unsure < 3.0
+def test_near_means_correlated(rng):
+    """Where nothing but rough functions is left: one unit of an input is as far as ρ² = exp(−1/2)."""
+    table = worlds.random_grid(rng, num_inputs=60, num_outputs=5)
+    model = two_scale_model(rng, table)
+    model.gp.kernel.outputscale = 1e-9
+    x = torch.as_tensor(table.X)
+    kernel = model.terms[2].kernel
+    for term in model.terms[:2]:
+        for values in term.parameters():
+            values.data.mul_(0.0).sub_(20.0 if isinstance(term, OwnPart) else 0.0)
+    near = Nearness(model, x, 5)
+    lengthscale = kernel.log_lengthscale.detach().exp()
+    # A Matern kernel of smoothness 1/2: ρ² = exp(−2 r / ℓ)
+    assert ((near.units / (0.25 * lengthscale)).log().abs() < 0.4).all()
+    h, row = model.latents.mean.detach(), torch.zeros(5, dtype=torch.long)
+    points = Points(x[:1].expand(5, -1), torch.arange(5), row, h)
+    S = model.terms.covariance(points, points).detach()
+    correlation = S / torch.outer(S.diagonal(), S.diagonal()).sqrt()
+    places = torch.as_tensor(near.outputs())
+    assert (torch.cdist(places, places).square() - (2.0 - 2.0 * correlation.square())).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("features", [1, 2])
+def test_lost_stretches_know_their_outputs_from_outside_alone(rng, features):
+    table = worlds.random_grid(rng, num_inputs=50, num_outputs=6, features=features)
+    plan = GroupPlan(table, worlds.raw(table), 1000, 32, 24, np.random.default_rng(0))
+    row, output, _ = table.cells(plan.places)
+    z = np.concatenate([table.X[row], output[:, None]], axis=1)
+    stretches = lose_stretches(z, output, features, np.random.default_rng(1))
+    assert stretches
+    plan.grouping = grouping = group_cells(z, 32, 24, np.random.default_rng(0), stretches)
+    assert sorted(grouping.cell) == list(range(len(row)))
+    lost = np.concatenate([stretch.cells for stretch in stretches])
+    assert not np.isin(grouping.given, lost).any()
+    # They come last, each piece of one output, which stands on both sides of it where it has cells there.
+    assert set(grouping.cell[-len(lost) :]) == set(lost)
+    for stretch in stretches:
+        assert len(set(output[stretch.cells])) == 1
+        assert set(stretch.cells) | set(stretch.own) == set(np.flatnonzero(output == output[stretch.own[0]]))
+    first = np.isin(grouping.cell[grouping.start[:-1]], lost)
+    for group in np.flatnonzero(first):
+        piece = grouping.cell[grouping.start[group] : grouping.start[group + 1]]
+        own = grouping.given[group][output[grouping.given[group]] == output[piece[0]]]
+        here = np.flatnonzero((output == output[piece[0]]) & ~np.isin(np.arange(len(output)), lost))
+        below = z[here, 0] < z[piece, 0].mean()
+        assert (z[own, 0] < z[piece, 0].mean()).sum() >= min(4, below.sum())
+        assert (z[own, 0] >= z[piece, 0].mean()).sum() >= min(4, (~below).sum())

@@ -24,7 +24,7 @@ __all__ = ["GroupPlan", "Grouping", "group_cells", "neighborly"]
 _NEAR_GROUPS = 8
 # Lost stretches: the share of the cells, lengths as shares of the cells of an output, how many at most, the cells of
 # one that are taken together, and the cells of the output itself that these are conditioned on.
-_LOST, _LENGTHS, _MOST_STRETCHES, _PIECE, _OWN = 0.2, (0.05, 0.3), 10_000, 8, 8
+_LOST, _LENGTHS, _MOST_STRETCHES, _PIECE, _OWN = 0.2, (0.05, 0.3), 10_000, 16, 8
 
 
 @dataclass(frozen=True, eq=False)

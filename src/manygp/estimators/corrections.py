@@ -9,7 +9,6 @@ import numpy as np
 from manygp.data import Scaling, Table
 from manygp.likelihoods import Gaussian
 from manygp.models import TransformedLatentModel
-from manygp.models.amplitudes import fit_amplitudes
 from manygp.models.calibration import calibrate_noise
 from manygp.models.row_effects import find_row_effects
 from manygp.models.site_effects import find_site_effects
@@ -22,27 +21,20 @@ NOISE, ROW_EFFECTS = "noise", "row_effects"
 
 @dataclass(frozen=True)
 class _Trained:
-    """A trained model, what it was trained on, and what it has not seen of it."""
+    """A trained model and what it was trained on."""
 
     model: TransformedLatentModel
     table: Table
     scaling: Scaling
     rng: np.random.Generator
-    left_out: Sequence[Table]
 
     def correct_noise(self) -> str:
         if not isinstance(self.model.likelihood, Gaussian):
             return "none: the likelihood has no noise variance"
-        if self.model.observed is not None:
-            factors = fit_amplitudes(self.model, self.left_out, self.scaling, self.rng)
-            told = [f"{name} times {factor:.2f}" for name, factor in factors.items()]
-            return f"variances: {', '.join(told)}" if told else "none: there are too few cells to leave out"
         factor = calibrate_noise(self.model, self.table, self.scaling, self.rng)
         return "none: cells left out do not ask for it" if factor == 1.0 else f"noise variance times {factor:.2f}"
 
     def find_row_effects(self) -> str:
-        if self.model.observed is not None:
-            return "none: shocks that outputs share are part of the bound"
         if self.model.cell_noise is not None:
             return "none: noise differs between cells, and would pass for effects"
         find = find_row_effects if isinstance(self.model.likelihood, Gaussian) else find_site_effects
@@ -70,7 +62,6 @@ def correct(
     scaling: Scaling,
     seed: int,
     names: Sequence[str],
-    left_out: Sequence[Table] = (),
 ) -> list[Correction]:
     """Make the named corrections of a trained model, and tell what came of each.
 
@@ -82,10 +73,8 @@ def correct(
         Source of randomness.
     names
         Which corrections to make.
-    left_out
-        With neighbours: cells that training has not seen, scattered ones and stretches.
     """
-    trained, made = _Trained(model, table, scaling, np.random.default_rng(seed), left_out), []
+    trained, made = _Trained(model, table, scaling, np.random.default_rng(seed)), []
     for name, (reason, make) in CORRECTIONS.items():
         if name in names:
             started = time.perf_counter()

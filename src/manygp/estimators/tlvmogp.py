@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from manygp.data import Scaling, Table
 from manygp.data.coordinates import COORDINATE_SYSTEMS
-from manygp.data.splits import block_split, random_split
 from manygp.data.table import FloatArray, IntArray
 from manygp.embeddings import EMBEDDINGS, Residual
 from manygp.errors import SettingError
 from manygp.estimators.adapted import AdaptiveEstimator
 from manygp.estimators.cell_noise import check_cell_noise, noise_of_cells
-from manygp.estimators.corrections import CORRECTIONS, NOISE, ROW_EFFECTS, correct
+from manygp.estimators.corrections import CORRECTIONS, ROW_EFFECTS, correct
 from manygp.estimators.neighbors import ARRANGED, NeighborGroups
 from manygp.estimators.preset import PUBLISHED
 from manygp.estimators.settings import (
@@ -29,7 +28,6 @@ from manygp.estimators.settings import (
 from manygp.estimators.tlvmogp_model import TLVMOGPConfig
 from manygp.estimators.tlvmogp_start import begin_at_data, begin_at_prior
 from manygp.estimators.trained import given, undone_by_interrupts
-from manygp.initialise.gaps import Gaps
 from manygp.kernels import is_fused
 from manygp.likelihoods import Gaussian, Likelihood, likelihood_name
 from manygp.models import TransformedLatentModel
@@ -44,9 +42,6 @@ NOISES = ("constant", "per-input")
 # Cells that "auto" conditions every cell on, and observed cells that it takes: in smaller tables inducing points see
 # all detail, and latent vectors are too little known to be taken at their means.
 _NEIGHBORS, _LEAST_CELLS = 48, 500
-# What a trained model with neighbours is asked about: stretches of outputs, as long as those of the table within these
-# shares of the inputs, and scattered cells; so many in all, and such a share at most.
-_LEFT_OUT, _LEFT_STRETCH, _LEFT_SHARE = 1500, (0.07, 0.3), 0.05
 # Steps of such a model at most, unless these are too few or too many epochs.
 _NEIGHBOR_STEPS, _NEIGHBOR_EPOCHS = 900, (30, 150)
 # Multiplications that an automatic run may take: for each observed cell and dimension of the embedding, at least and at
@@ -274,42 +269,25 @@ class TLVMOGP(AdaptiveEstimator):
     def _train_with_neighbors(
         self, model: Any, table: Table, scaling: Scaling, dtype: torch.dtype, device: torch.device, seed: int
     ) -> History:
-        rng, left_out = np.random.default_rng(seed), list[Table]()
-        settings = scaling, model.num_neighbors, device, rng, self._exchange
-        everything = NeighborGroups(model, table, *settings)
-        groups = everything
-        if NOISE in self._corrections() and self._corrects_likelihood(table, given(self.epochs, math.inf)):
-            # Cells that training does not see tell how sure it may be.
-            gaps = Gaps.of(table, rng)
-            stretch = float(np.clip(0.0 if gaps.is_scattered else gaps.longest, *_LEFT_STRETCH))
-            rest, far = block_split(table, min(1.0, _LEFT_OUT / (stretch * table.num_observed)), stretch, rng)
-            rest, near = random_split(rest, min(_LEFT_SHARE, _LEFT_OUT / table.num_observed), rng)
-            groups, left_out = NeighborGroups(model, rest, *settings), [near, far]
+        rng = np.random.default_rng(seed)
+        groups = NeighborGroups(model, table, scaling, model.num_neighbors, device, rng, self._exchange)
         # Bounds of other groups of cells are other estimates.
         schedule = replace(self._schedule(groups.plan, model), least_window=ARRANGED)
         history = self._run(model, groups.plan, schedule, dtype, device, seed, groups.before_epoch)
-        if left_out and history.stop_reason != "interrupted":
-            self._settle(model, groups, dtype, seed)
-            history = self._corrected(model, table, scaling, seed, history, left_out)
-        self._settle(model, everything, dtype, seed)
+        # q(u) of all cells, none of them taken for lost
+        groups.arrange()
+        settle(model, groups.plan, dtype=dtype, device=device, seed=seed, exchange=self._exchange)
+        model.observed = groups.observed()
         return history
 
-    def _settle(self, model: Any, groups: NeighborGroups, dtype: torch.dtype, seed: int) -> None:
-        """Let a model know the cells of some groups and no others."""
-        groups.arrange()
-        settle(model, groups.plan, dtype=dtype, device=groups.device, seed=seed, exchange=groups.exchange)
-        model.observed = groups.observed()
-
-    def _corrected(
-        self, model: Any, table: Table, scaling: Scaling, seed: int, history: History, left_out: Sequence[Table] = ()
-    ) -> History:
-        """What follows training; with neighbours, by cells that were left out of it."""
+    def _corrected(self, model: Any, table: Table, scaling: Scaling, seed: int, history: History) -> History:
+        """What follows training without neighbours."""
         if history.stop_reason != "interrupted" and self._corrects_likelihood(table, len(history)):
             with undone_by_interrupts(model, history):
                 part = table.in_memory(np.random.default_rng(seed))
                 # Effects of single inputs are those of all inputs, or none.
                 names = [name for name in self._corrections() if name != ROW_EFFECTS or not part.is_part]
-                history.corrections = correct(model, part, scaling, seed, names, left_out)
+                history.corrections = correct(model, part, scaling, seed, names)
         for made in history.corrections:
             logger.info("%s after training: %s", made.name, made.effect)
         return history

@@ -1,6 +1,5 @@
 """What an output does by itself: a function of the inputs that it shares with no other."""
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -27,7 +26,7 @@ class OwnPart(Term):
         Number of inputs, and twice the smoothness of κ.
     """
 
-    name, has_amplitude, is_process = "own part", True, True
+    name, is_process = "own part", True
 
     def __init__(self, num_outputs: int, latent_dim: int, num_features: int, half_integer: int = 3):
         super().__init__()
@@ -41,10 +40,6 @@ class OwnPart(Term):
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         self.kernel.set_lengthscale(lengthscale)
         self.log_variance.center.fill_(noise).log_()
-
-    @torch.no_grad()
-    def rescale(self, factor: float) -> None:
-        self.log_variance.center.add_(math.log(factor))
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         return torch.where(a.has_output_of(b), self._sd(a) * self._sd(b).mT * self.kernel(a, b), 0.0)

@@ -18,8 +18,6 @@ _START = 0.1
 class _Mixture(Term):
     """g_p = w_pᵀ r with independent functions r of variance 1 and loadings w_p = a + B h_p + δ_p."""
 
-    has_amplitude = True
-
     def __init__(self, num_outputs: int, latent_dim: int, rank: int):
         super().__init__()
         self.loading = RowValues(num_outputs, latent_dim, rank, spread=1.0)
@@ -32,11 +30,6 @@ class _Mixture(Term):
         # At zero all gradients would be zero.
         small = torch.full((1 + len(self.loading.slope),), _START * noise**0.5, dtype=torch.float64)
         self.loading.follow_factors(small)
-
-    @torch.no_grad()
-    def rescale(self, factor: float) -> None:
-        for part in self.loading.parameters():
-            part.mul_(factor**0.5)
 
     def variance(self, points: Points) -> Float[Tensor, "*g c"]:
         return self._loading(points).square().sum(-1)

@@ -59,8 +59,6 @@ class Term(nn.Module):
     is_noise: ClassVar[bool] = False
     #: Whether `rows` are random features, right on average alone.
     is_process: ClassVar[bool] = False
-    #: Whether the term has a covariance, which `rescale` multiplies.
-    has_amplitude: ClassVar[bool] = False
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the term beside those of its model, with which `terms.make_term` makes one like it."""
@@ -68,9 +66,6 @@ class Term(nn.Module):
 
     def start(self, lengthscale: Float[Tensor, " d"], noise: float) -> None:
         """Begin with lengthscales of the inputs and a noise variance that the data tell."""
-
-    def rescale(self, factor: float) -> None:
-        """Multiply the covariance of the term by a factor."""
 
     # -- what a cell has of it -----------------------------------------------------------------------------------
 

@@ -106,17 +106,6 @@ class Latents(nn.Module):
         self.scale[outputs] = rows
 
     @torch.no_grad()
-    def rescale(self, factor: float) -> None:
-        """Let data say so many times less about all latent vectors: what they leave open grows by the factor."""
-        if self.posterior == "point":
-            return
-        d, V = self._told()
-        prior = self.prior_variances().reciprocal().diag_embed()
-        self.set_factor(
-            safe_cholesky(torch.cholesky_inverse(safe_cholesky((V * d.unsqueeze(-2)) @ V.mT / factor + prior)))
-        )
-
-    @torch.no_grad()
     def set_prior_mean(
         self, mean: Float[Tensor, "p h"], center: Float[Tensor, " h"], scale: Float[Tensor, " h"]
     ) -> None:
