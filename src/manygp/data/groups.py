@@ -8,6 +8,7 @@ among them, take memory and time that are linear in the cells but for logarithms
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ __all__ = ["GroupPlan", "Grouping", "group_cells", "neighborly"]
 
 # Groups before a group that are looked at for its neighbours.
 _NEAR_GROUPS = 8
-# Lost stretches: the share of the cells, lengths as shares of the cells of an output, how many at most, the cells of
-# one that are taken together, and the cells of the output itself that these are conditioned on.
-_LOST, _LENGTHS, _MOST_STRETCHES, _PIECE, _OWN = 0.2, (0.05, 0.3), 10_000, 16, 8
+# Lost stretches: lengths as shares of the cells of an output, the cells of one that are taken together, how many such
+# pieces there are for every group, and the cells of the output itself that these are conditioned on.
+_LENGTHS, _PIECE, _PIECES, _OWN = (0.05, 0.3), 16, 0.4, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,20 +60,32 @@ class Grouping:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Cells of an output that are taken for lost, and the cells of it that are not, by their numbers."""
+    """Cells of an output that are taken for lost, and those of it that are not, by their numbers.
+
+    `x` (own, d) are inputs of the latter, in ascending order if there is one input.
+    """
 
     cells: IntArray
     own: IntArray
+    x: FloatArray
 
-    def around(self, z: FloatArray, piece: IntArray, count: int) -> IntArray:
-        """Cells of the output that are nearest to some of the lost ones, as many below as above in the first input."""
-        center = z[piece].mean(axis=0)
-        order = self.own[np.argsort(np.abs(z[self.own] - center).sum(axis=1), kind="stable")]
-        is_below = z[order, 0] < center[0]
-        return np.concatenate([order[is_below][: count // 2], order[~is_below][: count - count // 2]])
+    @cached_property
+    def _tree(self) -> cKDTree:
+        return cKDTree(self.x)
+
+    def around(self, x: FloatArray, count: int) -> IntArray:
+        """Cells of the output that are nearest to an input (d,), on both sides of it where there is one input."""
+        count = min(count, len(self.own))
+        if len(x) > 1:
+            return self.own[self._tree.query(x, k=np.arange(1, 1 + count))[1]]
+        first = int(np.searchsorted(self.x[:, 0], x[0])) - count // 2
+        first = min(max(first, 0), len(self.own) - count)
+        return self.own[first : first + count]
 
 
-def lose_stretches(z: FloatArray, output: IntArray, num_inputs: int, rng: np.random.Generator) -> list[Stretch]:
+def lose_stretches(
+    z: FloatArray, output: IntArray, num_inputs: int, size: int, rng: np.random.Generator
+) -> list[Stretch]:
     """Stretches of some outputs, at most one of each: runs of cells along one input, regions over several.
 
     Parameters
@@ -81,13 +94,15 @@ def lose_stretches(z: FloatArray, output: IntArray, num_inputs: int, rng: np.ran
         Coordinates of all cells, inputs first, and their outputs.
     num_inputs
         Number of inputs.
+    size
+        Most cells of a group.
     rng
         Source of randomness.
     """
     order = np.lexsort((z[:, 0], output))
     of_output = np.split(order, np.flatnonzero(np.diff(output[order])) + 1)
-    found, wanted = list[Stretch](), _LOST * len(z)
-    for i in rng.permutation(len(of_output))[:_MOST_STRETCHES]:
+    found, wanted = list[Stretch](), _PIECES * len(z) / size
+    for i in rng.permutation(len(of_output)):
         cells = of_output[i]
         length = round(float(np.exp(rng.uniform(*np.log(_LENGTHS)))) * len(cells))
         if not 0 < length < len(cells):
@@ -98,8 +113,9 @@ def lose_stretches(z: FloatArray, output: IntArray, num_inputs: int, rng: np.ran
         else:
             away = np.square(z[cells, :num_inputs] - z[cells[rng.integers(len(cells))], :num_inputs]).sum(axis=1)
             is_lost = away <= np.partition(away, length - 1)[length - 1]
-        found.append(Stretch(cells[is_lost], cells[~is_lost]))
-        wanted -= length
+        own = cells[~is_lost]
+        found.append(Stretch(cells[is_lost], own, z[own, :num_inputs]))
+        wanted -= -(-length // _PIECE)
         if wanted <= 0:
             break
     return found
@@ -128,7 +144,7 @@ def group_cells(
     known = list(parts)
     for stretch in lost:
         for piece in _median_cuts(z, _PIECE, stretch.cells):
-            own = stretch.around(z, piece, min(_OWN, num_given))
+            own = stretch.around(z[piece, : stretch.x.shape[1]].mean(axis=0), min(_OWN, num_given))
             near = np.concatenate([known[i] for i in tree.query(z[piece].mean(axis=0), k=ranks)[1]])
             others = _nearest_cells(z, np.setdiff1d(near, own), piece, num_given - len(own))
             given.append(np.concatenate([own, others]))
@@ -235,7 +251,7 @@ class GroupPlan(Plan):
         With `loses`, some stretches are conditioned on what would be known about them if they were lost.
         """
         output = self.table.cells(self.places)[1]
-        lost = lose_stretches(z, output, self.table.num_features, self._rng) if loses else []
+        lost = lose_stretches(z, output, self.table.num_features, self.size, self._rng) if loses else []
         self.grouping = group_cells(z, self.size, self.num_given, self._rng, lost)
 
     def state(self) -> dict[str, Any]:
