@@ -80,8 +80,8 @@ class TLVMOGP(AdaptiveEstimator):
         What may be changed once training is over, recorded in `history_.corrections`: a tuple of names, () for nothing.
         "noise" puts the noise right by cells left out; "row_effects" looks for what outputs do together at single
         inputs of the table and at no other, so that outputs observed at an input tell about the others there, if cells
-        held out show that there is such. "auto" is both with preset "fast", and nothing with "paper" or with neighbours,
-        whose bound has both.
+        held out show that there is such. "auto" is both with preset "fast". With "paper", and with neighbours, whose
+        bound has both, it is nothing.
     embedding
         "residual", "identity", "mlp", or a `torch.nn.Module` on rows of inputs and latents together.
     kernel
