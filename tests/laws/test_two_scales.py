@@ -130,7 +130,8 @@ def two_scale_model(rng, table, **settings):
 def group_plan(model, table, size=3, num_given=4, batch_cells=1000):
     plan = GroupPlan(table, worlds.raw(table), batch_cells, size, num_given, np.random.default_rng(0))
     row, output, _ = table.cells(plan.places)
-    plan.arrange(Nearness(model, torch.as_tensor(table.X), table.num_outputs).cells(row, output))
+    at_input, at_output = model.coordinates_of(torch.as_tensor(table.X), torch.arange(table.num_outputs))
+    plan.arrange(np.concatenate([at_input[row], at_output[output]], axis=1))
     return plan
 
 
@@ -324,16 +325,21 @@ def test_near_means_correlated(rng):
     for term in model.terms[:2]:
         for values in term.parameters():
             values.data.mul_(0.0).sub_(20.0 if isinstance(term, OwnPart) else 0.0)
-    near = Nearness(model, x, 5)
+    (reach, own), (lengthscales, none) = Nearness(model, x, 5).kinds()
     lengthscale = kernel.log_lengthscale.detach().exp()
     # A Matern kernel of smoothness 1/2: ρ² = exp(−2 r / ℓ)
-    assert ((near.units / (0.25 * lengthscale)).log().abs() < 0.4).all()
+    assert ((reach[: x.shape[1]] / (0.25 * lengthscale)).log().abs() < 0.4).all()
     h, row = model.latents.mean.detach(), torch.zeros(5, dtype=torch.long)
     points = Points(x[:1].expand(5, -1), torch.arange(5), row, h)
     S = model.terms.covariance(points, points).detach()
-    correlation = S / torch.outer(S.diagonal(), S.diagonal()).sqrt()
-    places = torch.as_tensor(near.outputs())
-    assert (torch.cdist(places, places).square() - (2.0 - 2.0 * correlation.square())).abs().max() < 0.02
+    share = S.square() / torch.outer(S.diagonal(), S.diagonal())
+    places = torch.cat([h / reach[x.shape[1] :], torch.as_tensor(own)], 1)
+    distance = torch.cdist(places, places)
+    assert (share > 0.9).sum() > 5
+    assert (share < 0.3).any()
+    assert distance[share > 0.9].max() < distance[share < 0.3].min()
+    assert_close(lengthscales, model.units * model.gp.kernel.base_kernel.lengthscale[0])
+    assert not none.any()
 
 
 @pytest.mark.parametrize("features", [1, 2])

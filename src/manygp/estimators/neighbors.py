@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from manygp.data import GroupPlan, Scaling, Table
 from manygp.data.batches import known_noise
@@ -13,11 +14,13 @@ from manygp.exchange import ALONE, Exchange
 from manygp.models import TransformedLatentModel
 from manygp.models.nearness import Nearness
 from manygp.models.neighbors import ObservedCells
+from manygp.variational import CellBatch
 
 __all__ = ["ARRANGED", "NeighborGroups"]
 
-# Cells of a group and of a batch, and after how many epochs groups are made anew.
-_GROUP_SIZE, _BATCH_CELLS, ARRANGED = 32, 900, 5
+# Cells of a group and of a batch, after how many epochs groups are made anew, and those that are looked at to see which
+# are better.
+_GROUP_SIZE, _BATCH_CELLS, ARRANGED, _COMPARED = 32, 900, 5, 90
 
 
 class NeighborGroups:
@@ -58,16 +61,42 @@ class NeighborGroups:
         self._noise = known_noise(table, scaling, self._row, self._output)
 
     def arrange(self, loses: bool = False) -> None:
-        """Group the cells anew, which one process does for all; with `loses`, some stretches as if they were lost."""
-        # All look, since that is a step of what a network's bound is computed by.
-        near = Nearness(self._model, self._x, self.plan.table.num_outputs)
+        """Group the cells anew; with `loses`, some stretches as if they were lost.
+
+        Of the ways to tell what is near, the one counts whose groups leave the least open of their cells, given those
+        that they are conditioned on: its likelihood is closest to that of the model.
+        """
+        # All processes look, since that is a step of what a network's bound is computed by.
+        kinds = Nearness(self._model, self._x, self.plan.table.num_outputs).kinds()
+        left = []
+        for kind in kinds:
+            self._arrange(*kind, loses=False)
+            left.append(self._left_open())
+        self._model.reach, own = kinds[int(np.argmin(left))]
+        self._arrange(self._model.reach, own, loses)
+
+    def _arrange(self, reach: Tensor, own: FloatArray, loses: bool) -> None:
+        """Group the cells by what is near, which one process does for all."""
+        d = self._x.shape[1]
+        at_input = (self._x.double() / reach[:d]).cpu().numpy()
+        at_output = (self._model.latents.mean.detach()[: len(own)].double() / reach[d:]).cpu().numpy()
+        z = np.concatenate([at_input[self._row], at_output[self._output], own[self._output]], axis=1)
         # In single precision, so that cells as far as each other stay so, whatever order sums were computed in.
-        z = near.cells(self._row, self._output).astype(np.float32).astype(np.float64)
+        z = z.astype(np.float32).astype(np.float64)
         self.plan.restore(self.exchange.common(lambda: self._arranged(z, loses)))
 
     def _arranged(self, z: FloatArray, loses: bool) -> dict[str, Any]:
         self.plan.arrange(z, loses)
         return self.plan.state()
+
+    @torch.no_grad()
+    def _left_open(self) -> float:
+        """½ log of what some groups leave open of a cell, log|S_G|N| in all."""
+        some = np.random.default_rng(0).permutation(len(self.plan.grouping))[:_COMPARED]
+        batch = CellBatch.from_arrays(self.plan.batch(some, np.zeros(0, dtype=np.int64)), torch.float64, self.device)
+        assert batch.groups is not None
+        h = self._model.latents.means(batch.outputs).index_select(0, batch.column)
+        return float(self._model.group_evidence(batch, h).logdet / (2.0 * batch.groups.num_cells))
 
     def before_epoch(self, epoch: int) -> None:
         """Group the cells anew before some epochs."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from manygp.data import Cells, GroupPlan, Scaling
 from manygp.linalg import safe_cholesky, symmetrize, triangular_inverse
-from manygp.models.nearness import Nearness
 from manygp.models.tlvmogp import TransformedLatentModel
 from manygp.variational import CellBatch, NaturalPosterior
 from manygp.variational.evidence import Natural
@@ -59,14 +58,19 @@ def _batches(model: TransformedLatentModel, seed: int) -> Iterator[CellBatch]:
     """All cells in groups that are close at the means of latent vectors."""
     cells = model.observed
     assert cells is not None
-    x, row, output = cells.inputs[cells.row.long()], cells.row.cpu().numpy(), cells.output.cpu().numpy()
+    x, output = cells.inputs.cpu().numpy()[cells.row.cpu().numpy()], cells.output.cpu().numpy().astype(np.int64)
+    # Whatever order cells came in, their groups are the same.
+    order = np.lexsort((output, *x.T))
+    x, output, y = x[order], output[order], cells.y.cpu().numpy()[order]
     d, p = x.shape[1], model.num_outputs
-    table = Cells(x.cpu().numpy(), output.astype(np.int64), cells.y.cpu().numpy(), range(p))
+    table = Cells(x, output, y, range(p))
     plain = Scaling(np.zeros(d), np.ones(d), np.zeros(p), np.ones(p))
     plan = GroupPlan(table, plain, _GROUP_CELLS, _GROUP_SIZE, model.num_neighbors, np.random.default_rng(seed))
-    plan.arrange(Nearness(model, cells.inputs, p).cells(row, output))
+    device = cells.y.device
+    at_input, at_output = model.coordinates_of(torch.as_tensor(x, device=device), torch.arange(p, device=device))
+    plan.arrange(np.concatenate([at_input.cpu().numpy(), at_output.cpu().numpy()[output]], axis=1))
     for batch in plan.epoch(np.random.default_rng(seed)):
-        yield CellBatch.from_arrays(batch, torch.float64, x.device)
+        yield CellBatch.from_arrays(batch, torch.float64, device)
 
 
 @torch.no_grad()

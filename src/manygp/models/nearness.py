@@ -1,7 +1,8 @@
-"""Coordinates of cells in which close means correlated, by what inducing points leave to neighbours.
+"""Coordinates of cells in which close means correlated.
 
-With S = R − A Aᵀ and ρ(·, ·) its correlations, every input is counted in the distance over which ρ² falls to exp(−1/2),
-and outputs lie at φ_p with |φ_p − φ_q|² ≈ 2 − 2ρ² for what they do at one input.
+By what inducing points leave, S = R − A Aᵀ with correlations ρ, every input and every latent dimension reaches as far
+as ρ² takes to fall to exp(−1/2); what an output does by itself has a direction of its own. By the kernel, they reach as
+far as its lengthscales. Functions that are rough are told by the first, smooth ones by the second.
 """
 
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manygp.data.table import FloatArray, IntArray
-from manygp.kernels import cross_covariance
+from manygp.data.table import FloatArray
+from manygp.kernels import cross_covariance, is_fused
 from manygp.terms import Points
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Nearness"]
 
-# Cells that distances are tried at, and outputs and inputs that all outputs are held against.
-_TRIED_CELLS, _LANDMARKS, _TRIED_INPUTS = 48, 64, 4
-# Distances that are tried, in ranges of the inputs, and their number.
-_SHORTEST, _LONGEST, _DISTANCES = 1e-6, 3.0, 64
-# Coordinates of an output, and outputs that are held against the landmarks at a time.
-_DIMENSIONS, _CHUNK_OUTPUTS = 6, 20_000
+# Cells that distances are tried at, and inputs at which outputs are asked what they do by themselves.
+_TRIED_CELLS, _TRIED_INPUTS = 48, 4
+# Distances that are tried, in ranges of inputs and latent vectors, and their number.
+_SHORTEST, _LONGEST, _DISTANCES = 1e-6, 3.0, 48
+# Dimensions in which outputs have directions of their own, and outputs that are asked at a time.
+_DIRECTIONS, _CHUNK_OUTPUTS = 3, 20_000
 
 
 class Nearness:
@@ -43,86 +44,71 @@ class Nearness:
 
     @torch.no_grad()
     def __init__(self, model: "TransformedLatentModel", x: Float[Tensor, "n d"], num_outputs: int):
-        self._model, self._x = model, x.double()
-        self._landmarks = _spread(num_outputs, _LANDMARKS, x.device)
-        self.units = self._units()
+        self._model, self._x, self._p = model, x.double(), num_outputs
 
     @torch.no_grad()
-    def inputs(self, x: Float[Tensor, "b d"]) -> FloatArray:
-        """Coordinates of inputs."""
-        return (x.detach().double() / self.units).cpu().numpy()
+    def kinds(self) -> list[tuple[Float[Tensor, " dh"], FloatArray]]:
+        """Reaches of inputs and latent dimensions with further coordinates of outputs (p, 3), in both ways."""
+        model, own = self._model, self._own()
+        found = [(self._reach(), own)]
+        if is_fused(model.gp.kernel) and model.gp.Z.shape[1] == len(model.units):
+            lengthscale = model.gp.kernel.base_kernel.lengthscale.detach().reshape(-1)
+            found.append(((model.units * lengthscale).double(), np.zeros_like(own)))
+        return found
 
-    @torch.no_grad()
-    def outputs(self) -> FloatArray:
-        """Coordinates of all outputs of the model, shape (p, 6)."""
-        among = self._shared(self._landmarks)
-        # B = ρ² is a covariance: φ = B_pL U Λ^−½ for its largest eigenvalues Λ among landmarks.
-        Λ, U = torch.linalg.eigh(among)
-        kept = slice(-min(_DIMENSIONS, len(Λ)), None)
-        U = U[:, kept] / Λ[kept].clamp(min=1e-9 * Λ[-1].item()).sqrt()
-        every = torch.arange(len(self._model.latents.mean), device=U.device)
-        φ = torch.cat([self._shared(part) @ U for part in every.split(_CHUNK_OUTPUTS)]).cpu().numpy()
-        # What is an output's own has a direction of its own.
-        own = np.random.default_rng(0).standard_normal((len(φ), _DIMENSIONS))
-        own /= np.linalg.norm(own, axis=1, keepdims=True)
-        own *= np.sqrt(np.clip(1.0 - np.square(φ).sum(1, keepdims=True), 0.0, 1.0))
-        own[:, : φ.shape[1]] += φ
-        return own
+    def _own(self) -> FloatArray:
+        """A direction of each output, as long as what it does by itself is much."""
+        outputs = torch.arange(self._p, device=self._x.device)
+        share = torch.cat([self._own_share(which) for which in outputs.split(_CHUNK_OUTPUTS)]).cpu().numpy()
+        direction = np.random.default_rng(0).standard_normal((self._p, _DIRECTIONS))
+        return direction * (np.sqrt(share) / np.linalg.norm(direction, axis=1))[:, None]
 
-    def cells(self, row: IntArray, outputs: IntArray) -> FloatArray:
-        """Coordinates of cells, by the numbers of their inputs among x, shape (b, d + 6)."""
-        return np.concatenate([self.inputs(self._x)[row], self.outputs()[outputs]], axis=1)
+    def _reach(self) -> Float[Tensor, " dh"]:
+        """Up to where ρ², averaged over some cells, is exp(−1/2)."""
+        x, h = self._x, self._model.latents.mean[: self._p].double()
+        # The same output at another input, and another output at the same input
+        reach = [(part.amax(0) - part.amin(0)).clamp(min=1e-12) for part in (x, h)]
+        distance = torch.logspace(np.log10(_SHORTEST), np.log10(_LONGEST), _DISTANCES, dtype=torch.float64).to(x.device)
+        at = torch.arange(_TRIED_CELLS, device=x.device)
+        base, output = x[at * len(x) // _TRIED_CELLS].unsqueeze(1), (at % self._p).unsqueeze(1)
+        a, found = self._points(base, output, 0, h[output]), list[Tensor]()
+        for which, length in enumerate(reach):
+            along = (torch.diag(length).unsqueeze(1) * distance.view(1, -1, 1)).flatten(0, 1)
+            # None, and then every distance along every dimension
+            shift = torch.cat([torch.zeros_like(along[:1]), along])
+            same = output.expand(-1, len(shift))
+            if which == 0:
+                b = self._points(base + shift, same, 1, h[same])
+            else:
+                b = self._points(base.expand(-1, len(shift), -1), (same + 1) % self._p, 0, h[same] + shift)
+            power = self._left(a, b).squeeze(1).square().sum(0)
+            has_fallen = (power[1:] < np.exp(-0.5) * power[0]).view(len(length), -1)
+            first = torch.where(has_fallen.any(1), has_fallen.int().argmax(1), len(distance) - 1)
+            found.append(length * distance[first])
+        return torch.cat(found)
 
-    def _units(self) -> Float[Tensor, " d"]:
-        """How far each input reaches: up to where ρ², averaged over some cells, has fallen to exp(−1/2)."""
-        x, device = self._x, self._x.device
-        n, d = x.shape
-        reach = (x.amax(0) - x.amin(0)).clamp(min=1e-12)
-        distance = torch.logspace(np.log10(_SHORTEST), np.log10(_LONGEST), _DISTANCES, dtype=torch.float64).to(device)
-        # Shifts along one input each, and none before them, shape (1 + d t, d)
-        along = (torch.eye(d, dtype=torch.float64, device=device) * reach).unsqueeze(1) * distance.view(1, -1, 1)
-        shift = torch.cat([x.new_zeros(1, d), along.flatten(0, 1)])
-        at = torch.arange(_TRIED_CELLS, device=device)
-        base = x[at * n // _TRIED_CELLS].unsqueeze(1)
-        output = self._landmarks[at % len(self._landmarks)].unsqueeze(1)
-        # At another input even where it is the same, so that shocks are left out
-        a = self._points(base, output, 0)
-        b = self._points(base + shift, output.expand(-1, len(shift)), 1)
-        power = self._left(a, b).squeeze(1).square().sum(0)
-        has_fallen = (power[1:] < np.exp(-0.5) * power[0]).view(d, -1)
-        first = torch.where(has_fallen.any(1), has_fallen.int().argmax(1), len(distance) - 1)
-        return reach * distance[first]
+    def _own_share(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """1 − ρ² between outputs and others with the same latent vectors, over some inputs."""
+        h = self._model.latents.mean[outputs].double().unsqueeze(1)
+        shared, total = h.new_zeros(len(outputs)), h.new_zeros(len(outputs))
+        for i in range(_TRIED_INPUTS):
+            x = self._x[i * len(self._x) // _TRIED_INPUTS].expand(len(outputs), 1, -1)
+            this, other = (self._points(x, which.unsqueeze(1), 0, h) for which in (outputs, (outputs + 1) % self._p))
+            shared += self._left(this, other).flatten()
+            total += self._left(this, this).flatten()
+        return 1.0 - (shared / total.clamp(min=1e-12)).clamp(0.0, 1.0).square()
 
-    def _shared(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, "p l"]:
-        """Squared correlations of outputs with landmarks at the same input, averaged over some inputs."""
-        x = self._x[_spread(len(self._x), _TRIED_INPUTS, self._x.device)].unsqueeze(1)
-        total = x.new_zeros(len(outputs), len(self._landmarks))
-        p, q = x.new_zeros(len(outputs)), x.new_zeros(len(self._landmarks))
-        for one in x:
-            a, b = (self._points(one.expand(len(which), -1), which, 0) for which in (outputs, self._landmarks))
-            total += self._left(a, b)
-            p, q = p + self._variance(a), q + self._variance(b)
-        return (total.square() / torch.outer(p, q)).clamp(max=1.0)
-
-    def _points(self, x: Float[Tensor, "*g d"], outputs: Int[Tensor, "*g"], row: int) -> Points:
-        return Points(x, outputs, torch.full_like(outputs, row), self._model.latents.mean[outputs].double())
+    def _points(
+        self, x: Float[Tensor, "*g d"], outputs: Int[Tensor, "*g"], row: int, h: Float[Tensor, "*g h"]
+    ) -> Points:
+        return Points(x, outputs, torch.full_like(outputs, row), h)
 
     def _left(self, a: Points, b: Points) -> Float[Tensor, "*g c k"]:
         """S between all pairs of cells of each group."""
         (ea, A), (eb, B) = self._explained(a), self._explained(b)
         return cross_covariance(self._model.gp.kernel, ea, eb) - A @ B.mT + self._model.terms.covariance(a, b)
 
-    def _variance(self, a: Points) -> Float[Tensor, " b"]:
-        one = Points(*(part.unsqueeze(1) for part in vars(a).values()))
-        return self._left(one, one).flatten().clamp(min=1e-12)
-
     def _explained(self, a: Points) -> tuple[Float[Tensor, "*g e"], Float[Tensor, "*g m"]]:
         e = self._model.embed(a.x.flatten(0, -2), a.h.flatten(0, -2))
         A = self._model.explained(e)
         return e.view(*a.outputs.shape, -1), A.view(*a.outputs.shape, -1)
-
-
-def _spread(n: int, count: int, device: torch.device) -> Int[Tensor, " c"]:
-    """At most so many of n numbers, evenly spread."""
-    count = min(n, count)
-    return torch.arange(count, device=device) * n // count

@@ -16,10 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manygp.data.search import CellSearch
-from manygp.data.table import IntArray
+from manygp.data.table import FloatArray, IntArray
 from manygp.kernels import cross_covariance, kernel_diagonal
 from manygp.linalg import projected, safe_cholesky
-from manygp.models.nearness import Nearness
 from manygp.models.tiles import CellBlock, Conditioned, TiledPredictor
 from manygp.terms import Points
 from manygp.variational.known_inputs import KnownInputs
@@ -180,12 +179,9 @@ class NeighborPredictor:
         self.q, self.width = model.gp.posterior.moments(), 4
         assert model.observed is not None
         self.cells, self.h = model.observed, model.latents.mean.detach()
-        # What came later changes nothing that was predicted before.
-        shared = self.cells.row[self.cells.output < self.cells.num_shared]
-        self.nearness = Nearness(model, self.cells.inputs[: int(shared.max()) + 1], self.cells.num_shared)
-        self.places = self.nearness.outputs()
+        self.places = self._at(self.cells.inputs[:1], torch.arange(len(self.h), device=self.h.device))[1]
         self.search = CellSearch(
-            self.nearness.inputs(self.cells.inputs),
+            self.inputs_at(self.cells.inputs),
             self.places[: int(self.cells.output.max()) + 1],
             self.cells.row.cpu().numpy().astype(np.int64),
             self.cells.output.cpu().numpy().astype(np.int64),
@@ -303,13 +299,21 @@ class NeighborPredictor:
         asked = Points(x, outputs, self._rows(x), self.h[outputs])
         return Points(*(torch.cat(pair) for pair in zip(vars(given).values(), vars(asked).values(), strict=True)))
 
+    def inputs_at(self, x: Float[Tensor, "b d"]) -> FloatArray:
+        """Where inputs lie, in units of how far they reach."""
+        return self._at(x, torch.zeros(0, dtype=torch.long, device=x.device))[0]
+
+    def _at(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " p"]) -> tuple[FloatArray, FloatArray]:
+        at_input, at_output = self.model.coordinates_of(x, outputs)
+        return at_input.cpu().numpy(), at_output.cpu().numpy()
+
     def candidates(self, x: Float[Tensor, "b d"], outputs: Int[Tensor, " b"]) -> IntArray:
         """Numbers of observed cells that may be neighbours of cells (x, outputs), −1 for none, shape (b, c)."""
         near = min(_NEAR_OUTPUTS, self.cells.num_shared)
         inputs = -(-_CANDIDATES // near)
         which = outputs.cpu().numpy()
         at = self.places[which]
-        return self.search.candidates(self.nearness.inputs(x), which, at, inputs, near, _OWN, _HERE)
+        return self.search.candidates(self.inputs_at(x), which, at, inputs, near, _OWN, _HERE)
 
     def _rows(self, x: Float[Tensor, "b d"]) -> Int[Tensor, " b"]:
         """Numbers of inputs that were observed; others have negative ones of their own."""

@@ -100,7 +100,7 @@ class TiledPredictor:
         which, at = np.unique(outputs.numpy(), return_inverse=True)
         tile_outputs = min(_TILE[1], len(which))
         tile_inputs = _TILE[0] * _TILE[1] // tile_outputs
-        row = neighborly(predictor.nearness.inputs(torch.as_tensor(distinct)), tile_inputs)[number.reshape(-1)][column]
+        row = neighborly(predictor.inputs_at(torch.as_tensor(distinct)), tile_inputs)[number.reshape(-1)][column]
         output = neighborly(predictor.places[which], _RANKED_OUTPUTS)[at]
         # Whole tiles in whole blocks
         block_inputs = -(-min(_BLOCK_INPUTS, len(distinct)) // tile_inputs) * tile_inputs

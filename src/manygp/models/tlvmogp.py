@@ -77,6 +77,8 @@ class TransformedLatentModel(LatentVariableModel):
     ----------
     box
         Least and largest inputs in units, shape (2, d), beyond which Φ bends no more; None where it may.
+    reach
+        How far each input and latent dimension reaches, shape (d + h,): what is nearer is a neighbour first.
     observed
         The cells of the fit, which predictions from neighbours need; None without.
     cell_noise
@@ -86,6 +88,7 @@ class TransformedLatentModel(LatentVariableModel):
     embedding: nn.Module
     gp: InducingGP
     box: Tensor | None
+    reach: Tensor
     observed: ObservedCells | None
     cell_noise: CellNoise | None
 
@@ -108,6 +111,7 @@ class TransformedLatentModel(LatentVariableModel):
         self.num_neighbors = num_neighbors
         self.observed, self.cell_noise, self.has_noise = None, None, True
         self.register_buffer("box", None)
+        self.register_buffer("reach", torch.ones_like(units, dtype=torch.float64))
 
     @property
     def num_parameters(self) -> int:
@@ -195,6 +199,14 @@ class TransformedLatentModel(LatentVariableModel):
             return plain_covariance(gp.kernel, e, gp.Z) @ Linv.T
         Kuu = cross_covariance(gp.kernel, gp.Z, gp.Z)
         return projected_rows(cross_covariance(gp.kernel, e, gp.Z), Kuu, Linv)
+
+    @torch.no_grad()
+    def coordinates_of(
+        self, x: Float[Tensor, "n d"], outputs: Int[Tensor, " p"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "p h"]]:
+        """Where inputs and outputs lie, in units of how far they reach."""
+        d = x.shape[1]
+        return x.detach().double() / self.reach[:d], self.latents.mean[outputs].double() / self.reach[d:]
 
     def covariance(self, a: Points, e: Float[Tensor, "*g c e"]) -> Float[Tensor, "*g c c"]:
         """Covariance of f and all terms between cells of a group with embeddings e."""
