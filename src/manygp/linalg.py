@@ -37,8 +37,9 @@ __all__ = [
 ]
 
 _MAX_RELATIVE_JITTER = 1e-2
-# What rounding may take from the least eigenvalue of a matrix of some hundred columns, in units of its mean diagonal.
-_ROUNDING_JITTER = 1e-12
+# Jitters where nobody looks how much it takes. The least is what rounding may take from eigenvalues of a matrix of some
+# hundred columns.
+_SPARE_JITTERS = (1e-12, 1e-9, 1e-6, 1e-3)
 # Columns of a block in blocked products: fewer where there would be few blocks. Least number of columns of a square
 # matrix that is worth blocks: on a CPU, smaller products run at less than full speed.
 _BLOCK, _LEAST_BLOCK, _FEW_BLOCKS, _WORTH_BLOCKS = 100, 40, 5, 400
@@ -78,16 +79,22 @@ def safe_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tens
             )
 
 
-def sure_cholesky(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
-    """Lower Cholesky factor of A that is positive definite but for rounding, without a wait for its device."""
-    return safe_cholesky(A) if A.device.type == "cpu" else unseen_cholesky(A)
+def sure_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tensor, "*b m m"]:
+    """`safe_cholesky` of A that is positive definite but for rounding, without a wait for its device."""
+    return safe_cholesky(A, jitter) if A.device.type == "cpu" else unseen_cholesky(A, jitter)
 
 
-def unseen_cholesky(A: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:
-    """The same by two factorisations, which cost a device less than a question does."""
-    L, info = torch.linalg.cholesky_ex(A)
-    spare = torch.linalg.cholesky_ex(add_jitter(A, _ROUNDING_JITTER)).L
-    return torch.where((info > 0)[..., None, None], spare, L)
+def unseen_cholesky(A: Float[Tensor, "*b m m"], jitter: float = 0.0) -> Float[Tensor, "*b m m"]:
+    """The same by factorisations with more and more jitter at once, which cost a device less than a question does.
+
+    The first that exists is taken; where there is none, all is NaN.
+    """
+    levels = [jitter, *(level for level in _SPARE_JITTERS if level > jitter)]
+    factors, info = torch.linalg.cholesky_ex(torch.stack([add_jitter(A, level) if level else A for level in levels]))
+    L = torch.full_like(A, torch.nan)
+    for factor, failed in zip(factors.flip(0), (info > 0).flip(0), strict=True):
+        L = torch.where(failed[..., None, None], L, factor)
+    return L
 
 
 def triangular_inverse(L: Float[Tensor, "*b m m"]) -> Float[Tensor, "*b m m"]:

@@ -101,6 +101,14 @@ def test_without_a_look_factors_are_the_same_or_repaired(rng):
     assert_close(found[1] @ found[1].T, spoilt[1])
     assert torch.equal(unseen_cholesky(good), safe_cholesky(good))
     assert torch.equal(sure_cholesky(good), safe_cholesky(good))
+    # A kernel whose rounding is larger takes more jitter, one with a jitter of its own begins there.
+    values[0] = -1e-8
+    spoilt[1] = vectors @ values.diag() @ vectors.T
+    found = unseen_cholesky(spoilt)[1]
+    assert_close(found @ found.T, add_jitter(spoilt[1], 1e-6))
+    assert torch.equal(unseen_cholesky(good, 1e-6), safe_cholesky(good, 1e-6))
+    # What is no covariance has no factor.
+    assert unseen_cholesky(-good).isnan().all()
 
 
 def test_triangular_inverse(rng):

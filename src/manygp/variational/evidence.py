@@ -19,13 +19,12 @@ from manygp.exchange import ALONE, Exchange
 from manygp.kernels import CovarianceRows, cross_covariance, kernel_diagonal
 from manygp.linalg import (
     add_gram,
-    add_jitter,
     from_lower,
     lower_product,
     matvec,
     outer,
     projected,
-    safe_cholesky,
+    sure_cholesky,
     symmetrize,
     triangular_inverse,
     unwhitened,
@@ -127,7 +126,9 @@ class GaussianEvidence(Evidence):
             y, diagonal = y * weight, diagonal * weight.square()
         diagonal_sum, K = diagonal.sum(), CovarianceRows(kernel, e, Z, log_weight, keep=True)
         with torch.no_grad():
-            Linv, error = _whitening_and_blur(K.Kuu, jitter, diagonal.sum(-1) / noise)
+            Linv = triangular_inverse(sure_cholesky(K.Kuu, jitter))
+            # The one look at what the device has found.
+            error = blur(K.Kuu, Linv, diagonal.sum(-1) / noise)
         if not is_precise_enough(e.dtype, error):
             e = e.to(Z.dtype)
             K = CovarianceRows(kernel, e, Z, log_weight, keep=True)
@@ -213,30 +214,13 @@ def statistics(
     return (KK, Ky) if is_stiff else (whitened(Linv, KK), matvec(Linv, Ky))
 
 
-def _whitening_and_blur(
-    Kuu: Float[Tensor, "*q m m"], jitter: float, information: Float[Tensor, "*q"]
-) -> tuple[Float[Tensor, "*q m m"], float]:
-    """L⁻¹ of Kuu = L Lᵀ and its `blur`, with one look at what the device has found."""
-    L, info = torch.linalg.cholesky_ex(add_jitter(Kuu, jitter) if jitter else Kuu)
-    Linv = triangular_inverse(L)
-    error = float(torch.where(info.any(), torch.nan, _blur(Kuu, Linv, information)))
-    if not math.isnan(error):
-        return Linv, error
-    Linv = triangular_inverse(safe_cholesky(Kuu, jitter))
-    return Linv, float(_blur(Kuu, Linv, information))
-
-
 def blur(Kuu: Float[Tensor, "*q m m"], Linv: Float[Tensor, "*q m m"], information: Float[Tensor, "*q"]) -> float:
     """What relative errors of one in KᵀK come to in the precision of q(v), where Σᵢ βᵢ kᵢᵢ is the information of cells.
 
     An error of Σᵢ βᵢ kᵢᵢ kₘₘ in Kᵀ diag(β) K is multiplied by |L⁻¹|². Of a batch, the largest.
     """
-    return float(_blur(Kuu, Linv, information))
-
-
-def _blur(Kuu: Tensor, Linv: Tensor, information: Tensor) -> Float[Tensor, ""]:
     prior = Kuu.diagonal(dim1=-2, dim2=-1).amax(-1)
-    return (information * prior * Linv.square().sum((-2, -1))).max()
+    return float((information * prior * Linv.square().sum((-2, -1))).max())
 
 
 def is_precise_enough(dtype: torch.dtype, error: float) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.linalg import safe_cholesky, triangular_inverse
+from manygp.linalg import safe_cholesky, sure_cholesky, triangular_inverse
 from manygp.variational.conditional import Conditional
 from manygp.variational.evidence import Evidence, GaussianEvidence
 from manygp.variational.kernel_batch import KernelBatch, covariance_of, pick
@@ -88,7 +88,7 @@ class InducingGP(nn.Module):
 
     def whitening(self) -> Float[Tensor, "*q m m"]:
         """L⁻¹ with L Lᵀ = Kuu."""
-        return triangular_inverse(safe_cholesky(covariance_of(self.kernel)(self.Z, self.Z), self.jitter))
+        return triangular_inverse(sure_cholesky(covariance_of(self.kernel)(self.Z, self.Z), self.jitter))
 
     @torch.no_grad()
     def stretch(self, factor: float) -> None:

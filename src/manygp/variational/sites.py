@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manygp.exchange import ALONE, Exchange
@@ -22,7 +22,7 @@ from manygp.linalg import (
     from_lower,
     gram,
     lower_product,
-    safe_cholesky,
+    sure_cholesky,
     triangular_inverse,
     unwhitened,
     whitened,
@@ -38,7 +38,14 @@ from manygp.variational.evidence import (
     under_prior,
 )
 from manygp.variational.posterior import NaturalPosterior, Posterior, PosteriorMoments
-from manygp.variational.trust import MAX_VARIANCE, natural_step, precisions, trusted_sites
+from manygp.variational.trust import (
+    MAX_VARIANCE,
+    natural_step,
+    precisions,
+    says_too_much,
+    tried_step,
+    trusted_sites,
+)
 
 # Cells whose means are watched: those with the steepest slopes, and as many from anywhere.
 _WATCHED_CELLS = 256
@@ -55,11 +62,19 @@ class _Sites:
     # ∂E/∂μ and ∂E/∂v of every cell
     slope: Float[Tensor, " b"]
     curvature: Float[Tensor, " b"]
-    # Σ E[log p(y | f)], with all gradients
-    total: Float[Tensor, ""]
-    # L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ with βᵢ = −2 ∂E/∂vᵢ, held at zero where it is negative, and γᵢ = ∂E/∂μᵢ + βᵢ μᵢ
+    # Σ E[log p(y | f)], with gradients for the likelihood's own parameters, and its gradients in the rows of K
+    value: Float[Tensor, ""]
+    by_K: tuple[Tensor, ...]
+    # L⁻¹ Kᵀ s, and L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ with βᵢ = −2 ∂E/∂vᵢ, held at zero where it is negative, and
+    # γᵢ = sᵢ + βᵢ μᵢ, sᵢ = ∂E/∂μᵢ
+    a: Float[Tensor, " m"]
     information: Float[Tensor, "m m"]
     pull: Float[Tensor, " m"]
+
+    @property
+    def is_convex(self) -> Bool[Tensor, ""]:
+        """Whether the likelihood is not log-concave at some cell."""
+        return (self.curvature > 0.0).any()
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,7 @@ class SiteEvidence(Evidence):
     ) -> "SiteEvidence":
         """Evidence of cells with embeddings e and values y: covariances in the dtype of e, the rest in that of Z."""
         K, diagonal = CovarianceRows(kernel, e, Z), kernel_diagonal(kernel, e).to(Z.dtype)
-        Linv = triangular_inverse(safe_cholesky(K.Kuu, jitter))
+        Linv = triangular_inverse(sure_cholesky(K.Kuu, jitter))
         diagonal = diagonal if shrinkage is None else shrinkage * diagonal
         evidence = cls(K, diagonal, Linv, y.to(Z.dtype), outputs, likelihood, exposure, level, shrinkage)
         if e.dtype == Z.dtype or not len(y):
@@ -107,10 +122,11 @@ class SiteEvidence(Evidence):
         return replace(evidence, K=CovarianceRows(kernel, e.to(Z.dtype), Z))
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
-        return self._sites(q).total
+        sites = self._sites(q)
+        return self._total(sites, q, bool(sites.is_convex))
 
     def natural_target(self, posterior: Posterior, weight: float) -> tuple[Tensor, Tensor]:
-        return self._target(self._sites(posterior.moments()), weight)
+        return self._held_target(self._sites(posterior.moments()), weight)
 
     def natural_step(
         self,
@@ -120,38 +136,59 @@ class SiteEvidence(Evidence):
         prior: Natural | None = None,
         exchange: Exchange = ALONE,
     ) -> tuple[Float[Tensor, ""], PosteriorMoments]:
-        """Take a natural step; returns the data term at the q(v) before it, and that q(v)."""
-        q = posterior.moments()
-        sites = self._sites(q)
-        θ, Λ = exchange.mean(*under_prior(self._target(sites, weight, exchange), prior))
-        natural_step(posterior, q, θ, Λ, rate, self._moves(sites), exchange=exchange)
-        return sites.total, q
+        """Take a natural step; returns the data term at the q(v) before it, and that q(v).
 
+        It is tried as if all were well, and there is one look at the end at whether it was.
+        """
+        q = posterior.moments()
+        sites, old = self._sites(q), (posterior.theta, posterior.precision)
+        θ, Λ = exchange.mean(*under_prior(_target(sites.information, sites.pull, weight), prior))
+        moves = self._moves(sites)
+        *tried, is_far = tried_step(old, q, θ, Λ, self.Linv.new_tensor(rate), moves)
+        is_held = says_too_much(self.likelihood, sites.variance, sites.curvature, self.y, exchange)
+        doubts = exchange.largest(torch.stack([is_far, is_held]))
+        too_far, too_much, is_convex = torch.cat([doubts, sites.is_convex.view(1)]).tolist()
+        if too_much:
+            θ, Λ = exchange.mean(*under_prior(self._held_target(sites, weight, exchange), prior))
+        if too_much or too_far:
+            natural_step(posterior, q, θ, Λ, rate, moves, exchange=exchange)
+        else:
+            posterior.put(*tried)
+        return self._total(sites, q, is_convex), q
+
+    @torch.no_grad()
     def _sites(self, q: PosteriorMoments) -> _Sites:
         walk = _Walk(self, q)
         by_K = self.K.visit(walk.visit)
-        μ, v, slope, curvature = walk.cells
+        information, a = whitened(self.Linv, from_lower(walk.information)), self.Linv @ walk.s
+        with torch.enable_grad():
+            value = torch.stack(walk.totals).sum()
+        mean, variance, slope, curvature = walk.cells
+        return _Sites(mean, variance, slope, curvature, value, by_K, a, information, self.Linv @ walk.pull + a)
+
+    def _total(self, sites: _Sites, q: PosteriorMoments, is_convex: bool) -> Float[Tensor, ""]:
+        """Σ E[log p(y | f)] with all gradients."""
         with torch.no_grad():
-            information, a = whitened(self.Linv, from_lower(walk.information)), self.Linv @ walk.s
             # L⁻¹ Kᵀ diag(∂E/∂v) K L⁻ᵀ
-            W = -0.5 * information
-            positive = (curvature > 0.0).nonzero().squeeze(-1)
-            if len(positive):
-                rows = self.K.at(positive).to(W.dtype) * curvature[positive].sqrt().unsqueeze(-1)
+            W = -0.5 * sites.information
+            if is_convex:
+                positive = (sites.curvature > 0.0).nonzero().squeeze(-1)
+                rows = self.K.at(positive).to(W.dtype) * sites.curvature[positive].sqrt().unsqueeze(-1)
                 W += whitened(self.Linv, gram(rows))
-            by_Kuu = _gradient_of_Kuu(self.Linv, q, a, W, walk.ω)
+            ω = 1.0 if self.shrinkage is None else self.shrinkage.detach()
+            by_Kuu = _gradient_of_Kuu(self.Linv, q, sites.a, W, ω)
         inputs = [*self.K.inputs, self.diagonal, q.mean, q.covariance]
-        gradients = [*self.K.gradients(by_K, by_Kuu), curvature, a, W]
+        gradients = [*self.K.gradients(sites.by_K, by_Kuu), sites.curvature, sites.a, W]
         if self.level is not None:
-            inputs, gradients = [*inputs, self.level], [*gradients, slope]
+            inputs, gradients = [*inputs, self.level], [*gradients, sites.slope]
         if self.shrinkage is not None:
             # ∂/∂ω Σ cᵢ vᵢ beyond that through ω kᵢᵢ: −Σ cᵢ kᵢᵀ Kuu⁻¹ kᵢ
             inputs, gradients = [*inputs, self.shrinkage], [*gradients, -W.trace()]
-        total = with_gradients(torch.stack(walk.totals).sum(), inputs, gradients)
+        total = with_gradients(sites.value, inputs, gradients)
         if self.shrinkage is not None:
             # −KL[q(f | u) ‖ p(f | u)] = ½ Σᵢ 1 + log ω − ω
             total = total + 0.5 * len(self.y) * (1.0 + self.shrinkage.log() - self.shrinkage)
-        return _Sites(μ, v, slope, curvature, total, information, self.Linv @ walk.pull + a)
+        return total
 
     def _cells(self, rows: slice, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`Likelihood.sites` of some cells."""
@@ -168,14 +205,12 @@ class SiteEvidence(Evidence):
         return len(self.y) * (precisions(curvature) * diagonal).mean()
 
     @torch.no_grad()
-    def _target(self, sites: _Sites, weight: float, exchange: Exchange = ALONE) -> tuple[Tensor, Tensor]:
-        information, pull = self._trusted(sites, exchange)
-        # Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ,  θ̂ = w L⁻¹ Kᵀγ
-        Λ = weight * information
-        return weight * pull, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
+    def _held_target(self, sites: _Sites, weight: float, exchange: Exchange = ALONE) -> tuple[Tensor, Tensor]:
+        """The target of a natural step, with cells that would say too much held back."""
+        return _target(*self._trusted(sites, exchange), weight)
 
     def _trusted(self, sites: _Sites, exchange: Exchange) -> tuple[Float[Tensor, "m m"], Float[Tensor, " m"]]:
-        """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ, with cells that would say too much held back."""
+        """L⁻¹ Kᵀ diag(β) K L⁻ᵀ and L⁻¹ Kᵀ γ of cells held back."""
         mean = sites.mean if self.level is None else sites.mean + self.level.detach()
         known = sites.slope, sites.curvature
         slope, β, is_held = trusted_sites(
@@ -200,6 +235,14 @@ class SiteEvidence(Evidence):
         # A = K L⁻ᵀ takes means of v to means of f
         A = self.K.at(torch.cat([steep, spread])).to(self.Linv.dtype) @ self.Linv.T
         return lambda change: A @ change
+
+
+def _target(
+    information: Float[Tensor, "m m"], pull: Float[Tensor, " m"], weight: float
+) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:
+    """Λ̂ = I + w L⁻¹ KᵀdiagβK L⁻ᵀ and θ̂ = w L⁻¹ Kᵀγ."""
+    Λ = weight * information
+    return weight * pull, Λ.diagonal_scatter(Λ.diagonal() + 1.0)
 
 
 class _Walk:

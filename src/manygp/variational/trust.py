@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manygp.exchange import ALONE, Exchange
 from manygp.likelihoods import Likelihood
-from manygp.linalg import safe_cholesky, symmetrize
+from manygp.linalg import sure_cholesky, symmetrize
 from manygp.variational.posterior import NaturalPosterior, PosteriorMoments
 
 # A step moves no mean of f farther than this: beyond, the tangent at which it aims says nothing.
@@ -56,13 +56,10 @@ def trusted_sites(
 
     `known` are ∂E/∂μᵢ and ∂E/∂vᵢ at these marginals, if they are at hand; `exchange` leads to other cells of the batch.
     """
-    seen = variance.clamp(max=MAX_VARIANCE)
+    seen, most = variance.clamp(max=MAX_VARIANCE), _most_information(likelihood, y, exchange)
     slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure) if known is None else known
-    most = y.new_full((), torch.inf)
-    if likelihood.is_discrete:
-        most = _MAX_INFORMATION * (1.0 + exchange.largest(y.max() if len(y) else y.new_zeros(())))
     # One look at what the device has found.
-    if not bool(((variance > MAX_VARIANCE) | (precisions(curvature) > most)).any()):
+    if not bool(_says_too_much(variance, curvature, most)):
         return Sites(slope, precisions(curvature), False)
     if known is not None:
         slope, curvature = likelihood.site_derivatives(mean, seen, y, outputs, exposure)
@@ -70,6 +67,29 @@ def trusted_sites(
     # The same aim of the cell, μᵢ + slope / βᵢ, held with less certainty.
     share = (most / β.clamp(min=_TINY)).clamp(max=1.0)
     return Sites(slope * share, β * share, True)
+
+
+@torch.no_grad()
+def says_too_much(
+    likelihood: Likelihood,
+    variance: Float[Tensor, " b"],
+    curvature: Float[Tensor, " b"],
+    y: Float[Tensor, " b"],
+    exchange: Exchange = ALONE,
+) -> Bool[Tensor, ""]:
+    """Whether `trusted_sites` would hold any cell back, for whoever looks later."""
+    return _says_too_much(variance, curvature, _most_information(likelihood, y, exchange))
+
+
+def _says_too_much(variance: Tensor, curvature: Tensor, most: Tensor) -> Bool[Tensor, ""]:
+    return ((variance > MAX_VARIANCE) | (precisions(curvature) > most)).any()
+
+
+def _most_information(likelihood: Likelihood, y: Tensor, exchange: Exchange) -> Float[Tensor, ""]:
+    """The largest βᵢ that a cell of a batch may have."""
+    if not likelihood.is_discrete:
+        return y.new_full((), torch.inf)
+    return _MAX_INFORMATION * (1.0 + exchange.largest(y.max() if len(y) else y.new_zeros(())))
 
 
 def trusted_rate(moves: Float[Tensor, "*q c"], rate: float) -> Float[Tensor, "*q"]:
@@ -114,26 +134,40 @@ def natural_step(
     if moves is None and isinstance(theta, Tensor):
         posterior.step(theta, precision, rate, which)
         return
-    aim: Aim = (lambda *_: theta) if isinstance(theta, Tensor) else theta
-    target = symmetrize(precision)
-    old_θ, old_Λ = posterior.theta, posterior.precision
+    old = (posterior.theta, posterior.precision)
     if which is not None:
-        old_θ, old_Λ = old_θ[which], old_Λ[which]
-    g, is_far = torch.tensor(rate, dtype=target.dtype, device=target.device), None
+        old = (old[0][which], old[1][which])
+    g, is_far = torch.tensor(rate, dtype=precision.dtype, device=precision.device), None
     for _ in range(_MAX_HALVINGS):
-        Λ = torch.lerp(old_Λ, target, g[..., None, None])
-        factor = safe_cholesky(Λ)
-        θ = torch.lerp(old_θ, aim(g, Λ, factor), g[..., None])
+        θ, Λ, is_far = tried_step(old, q, theta, precision, g, moves)
         if moves is None:
             break
-        distance = moves(torch.cholesky_solve(θ.unsqueeze(-1), factor).squeeze(-1) - q.mean).abs()
-        # NaN is far.
-        is_far = exchange.largest(~(distance <= _MAX_MOVE).all(-1))
+        is_far = exchange.largest(is_far)
         if not bool(is_far.any()):
             break
         g = torch.where(is_far, 0.5 * g, g)
     else:
         assert is_far is not None
         # Whoever cannot be trusted at all stays.
-        θ, Λ = torch.where(is_far[..., None], old_θ, θ), torch.where(is_far[..., None, None], old_Λ, Λ)
+        θ, Λ = torch.where(is_far[..., None], old[0], θ), torch.where(is_far[..., None, None], old[1], Λ)
     posterior.put(θ, Λ, which)
+
+
+@torch.no_grad()
+def tried_step(
+    old: tuple[Float[Tensor, "*r m"], Float[Tensor, "*r m m"]],
+    q: PosteriorMoments,
+    theta: Float[Tensor, "*q m"] | Aim,
+    precision: Float[Tensor, "*q m m"],
+    g: Float[Tensor, "*g"],
+    moves: Moves | None,
+) -> tuple[Float[Tensor, "*r m"], Float[Tensor, "*r m m"], Bool[Tensor, "*h"]]:
+    """Where a natural step of rate g would lead from old natural parameters, and whether that is too far."""
+    Λ = torch.lerp(old[1], symmetrize(precision), g[..., None, None])
+    factor = sure_cholesky(Λ)
+    θ = torch.lerp(old[0], theta if isinstance(theta, Tensor) else theta(g, Λ, factor), g[..., None])
+    if moves is None:
+        return θ, Λ, torch.zeros_like(g, dtype=torch.bool)
+    distance = moves(torch.cholesky_solve(θ.unsqueeze(-1), factor).squeeze(-1) - q.mean).abs()
+    # NaN is far.
+    return θ, Λ, ~(distance <= _MAX_MOVE).all(-1)
