@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrivals", "updated"]
 
-# Cells of an update whose surprise is looked at; the last cells that count, and the least number that says anything;
-# nats a cell at which the parameters of a model no longer fit.
-_SCORED_CELLS, _LAST_CELLS, _LEAST_CELLS, _MOST_SURPRISE = 2000, 200, 30, 0.5
+# Cells of an update whose surprise is looked at, which is also how many of the last ones count; the least number that
+# says anything; nats a cell at which the parameters of a model no longer fit.
+_LAST_CELLS, _LEAST_CELLS, _MOST_SURPRISE = 200, 30, 0.5
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _forgotten_cells(estimator: "AdaptiveEstimator", forget: Any) -> Since:
 def _surprise(estimator: "AdaptiveEstimator", cells: Since) -> Tensor:
     """How many nats less likely than the model expects cells are, before it knows them; NaN for those not looked at."""
     surprise = torch.full_like(cells.y, torch.nan)
-    chosen = np.sort(np.random.default_rng(estimator._seed).permutation(len(cells))[:_SCORED_CELLS])
+    chosen = np.sort(np.random.default_rng(estimator._seed).permutation(len(cells))[:_LAST_CELLS])
     if not len(chosen):
         return surprise
     some, scaling = cells.at(torch.as_tensor(chosen, device=cells.y.device)), estimator.scaling_
@@ -191,8 +191,13 @@ def _surprise(estimator: "AdaptiveEstimator", cells: Since) -> Tensor:
     exposure = None if some.exposure is None else some.exposure.cpu().numpy()
     dist = plain.predict_cells(scaling.unscale_x(some.x.cpu().numpy()), names, exposure=exposure)
     values = scaling.unscale_mean(some.y.cpu().numpy(), at)
-    # E[log p(y*)] − log p(y) with y* as the model expects it
-    surprise[chosen] = estimator._tensor(dist.log_prob(dist.sample(1)[0]) - dist.log_prob(values))
+    if estimator.model_.observed is None:
+        # E[log p(y*)] − log p(y) with y* as the model expects it
+        told = dist.log_prob(dist.sample(1)[0]) - dist.log_prob(values)
+    else:
+        # The same where all is Gaussian
+        told = 0.5 * (((values - dist.mean) / dist.std) ** 2 - 1.0)
+    surprise[chosen] = estimator._tensor(told)
     return surprise
 
 
