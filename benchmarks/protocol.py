@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
-from manygp.baselines import BASELINES
+from manygp.baselines import BASELINES, normal_scores
 from manygp.cli.settings import parse_settings
 from manygp.estimators import ESTIMATORS
 
@@ -103,8 +102,7 @@ def _score_plain(problem: Problem, name: str, settings: Mapping[str, Any], seed:
     for part, values in problem.held_out.items():
         seen = ~np.isnan(values)
         error, unit = (values - filled)[seen], np.broadcast_to(problem.spread, values.shape)[seen]
-        tail = np.abs(2.0 * norm.cdf(error, scale=std[seen]) - 1.0)
-        scores[part] = _averages(error / unit, norm.logpdf(error, scale=std[seen]) + np.log(unit), tail)
+        scores[part] = _averages(error / unit, *normal_scores(error / unit, std[seen] / unit))
     return scores | took
 
 
@@ -125,11 +123,11 @@ def _score_estimator(problem: Problem, name: str, settings: Mapping[str, Any], s
         unit = problem.spread[output]
         if whole is None:
             y, dist = values[seen], model.predict_cells(problem.X[row], output)
-            mean, log_prob, cdf = dist.mean, dist.log_prob(y), dist.cdf(y)
+            mean, log_prob, crps, cdf = dist.mean, dist.log_prob(y), dist.crps(y), dist.cdf(y)
         else:
-            y = values[seen]
-            mean, log_prob, cdf = whole.mean[seen], whole.log_prob(values)[seen], whole.cdf(values)[seen]
-        scores[part] = _averages((y - mean) / unit, log_prob + np.log(unit), np.abs(2.0 * cdf - 1.0))
+            y, mean = values[seen], whole.mean[seen]
+            log_prob, crps, cdf = (score(values)[seen] for score in (whole.log_prob, whole.crps, whole.cdf))
+        scores[part] = _averages((y - mean) / unit, -log_prob - np.log(unit), crps / unit, cdf)
     return scores | took | {"with_predictions": clock.read()}
 
 
@@ -144,12 +142,13 @@ class _Clock:
         return {"seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
 
 
-def _averages(error: np.ndarray, log_prob: np.ndarray, tail: np.ndarray) -> dict[str, float]:
-    """Scores of some cells, from errors and log densities in units of spread, and from two-sided probabilities."""
+def _averages(error: np.ndarray, nll: np.ndarray, crps: np.ndarray, pit: np.ndarray) -> dict[str, float]:
+    """Scores of some cells, from each cell's in units of spread, and from the probability integral transform."""
     return {
         "rmse": round(float(np.sqrt(np.mean(error**2))), 5),
-        "nll": round(float(-np.mean(log_prob)), 4),
-        "coverage90": round(float(np.mean(tail <= 0.9)), 4),
+        "nll": round(float(np.mean(nll)), 4),
+        "crps": round(float(np.mean(crps)), 5),
+        "coverage90": round(float(np.mean(np.abs(2.0 * pit - 1.0) <= 0.9)), 4),
         "cells": len(error),
     }
 

@@ -16,7 +16,7 @@ from manygp import __version__
 sys.path.insert(0, str(Path(__file__).parent))  # gallery_figures
 
 project = "ManyGP"
-author = "The ManyGP developers"
+author = project_copyright = "The ManyGP developers"
 version = release = __version__
 html_title = f"ManyGP {__version__}"
 
@@ -67,7 +67,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "write_computation_times": False,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_figures.InReadingOrder",
     "copyfile_regex": r"^$",
 }
 

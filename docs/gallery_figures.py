@@ -1,9 +1,22 @@
-"""Figures of the examples for the gallery of the site."""
+"""Order and figures of the examples in the gallery of the site."""
 
 from typing import Any
 
 from matplotlib.figure import Figure
 from sphinx_gallery.scrapers import figure_rst
+
+_FIRST = "gaps", "xarray_field", "region_mean", "sea_temperature", "robot_arm", "counts", "spatial_counts", "cells"
+
+
+class InReadingOrder:
+    """What most people want first, then all others by name."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    def __call__(self, filename: str) -> tuple[int, str]:
+        name = filename.removesuffix(".py")
+        return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
 
 
 def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:

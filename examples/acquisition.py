@@ -1,8 +1,8 @@
 """
-Where to look next
-==================
+Bayesian optimisation
+=====================
 
-A BoTorch acquisition function on a fitted model (extra ``botorch``).
+Where to look next: a BoTorch acquisition function on a fitted model (extra ``botorch``).
 """
 
 import numpy as np

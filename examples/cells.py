@@ -1,9 +1,9 @@
 """
-Outputs with inputs of their own
-================================
+Patients measured at different times
+====================================
 
-A list of observations instead of a table. Twenty patients, each measured at a few times of their own, never at the
-same ones. Every observation is a cell: when, who, how much.
+A list of observations instead of a table. Twenty patients are each measured at a few times, and no two at the same
+time. Every observation is a cell: when, who, how much.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ value = response(time, who) + 0.1 * rng.normal(size=300)
 
 model = manygp.TLVMOGP(epochs=100).fit_cells(time[:, None], [patients[i] for i in who], value)
 
-# One patient's whole course with intervals, from about fifteen points of its own and what others share with it.
+# The whole course of one patient with intervals, from about fifteen of its own readings and those of the others.
 print(model.predict_dist(np.arange(0.0, 12.0, 2.0)[:, None], outputs="patient 07").to_frame().round(2))
 
 # Predictions for any pairs of time and patient, in one call.

@@ -2,9 +2,8 @@
 Counts with size factors
 ========================
 
-Traps on a meadow, some of them open longer than others. Twenty species are counted in 150 traps. A species is common
-where it likes the ground, and every trap catches in proportion to the days that it was open. A fifth of the counts is
-lost.
+Twenty species are counted in 150 traps on a meadow. Each species is common where it likes the ground, and a trap
+catches in proportion to the number of days that it was open. A fifth of the counts are lost.
 """
 
 import numpy as np

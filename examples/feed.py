@@ -1,8 +1,8 @@
 """
-A feed
-======
+A daily feed
+============
 
-A model that is fitted once takes in day after day what sensors send, gaps and a mistake included.
+A model that was fitted once is updated day after day with new readings, gaps and a mistake included.
 """
 
 import time
@@ -29,7 +29,7 @@ for day in range(first, days):
     today, values = X[day : day + 1], Y[day : day + 1].copy()
     began = time.perf_counter()
     if day == first + 10:
-        model = model.update(today, values + 4.0)  # a unit was wrong, which shows the day after
+        model = model.update(today, values + 4.0)  # wrong readings, noticed the day after
         print(f"day {day}: surprise {model.surprise_:.1f} nats, a new fit advised: {model.refit_advised_}")
         model = model.update(forget=(today, values))
     model = model.update(today, values)

@@ -3,8 +3,8 @@ Gaps in sensors
 ===============
 
 From a numpy table with gaps to calibrated predictions. Thirty sensors follow two common signals, each in its own
-proportion. A third of the readings is lost: half of that scattered, half in long outages. The model fills the losses
-from the sensor's own past and from its fellows.
+proportion. A third of the readings are lost, half of them scattered, half in long outages. The model fills the gaps
+from the sensor's own readings and from those of the other sensors.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ lower, upper = dist.interval(0.9)
 inside = (lower <= complete) & (complete <= upper)
 print(f"{lost.sum()} of {lost.size} readings are missing")
 print(f"typical error where they are: {np.sqrt(np.mean((dist.mean - complete)[lost] ** 2)):.3f} (noise alone: 0.100)")
-print(f"90% intervals hold {inside[lost].mean():.0%} of them")
+print(f"90% intervals contain {inside[lost].mean():.0%} of them")
 print(model.evaluate(X, np.where(lost, complete, np.nan)))
 
 few = model.predict_dist(X, outputs=[0, 2, 4])

@@ -2,7 +2,8 @@
 The mean of a region
 ====================
 
-An honest interval, beside the one that adds up variances of single cells.
+How sure the mean temperature of a region is, from the joint distribution of its stations, and as if they were
+independent.
 """
 
 import tempfile
@@ -23,17 +24,17 @@ means = dist.mean_over("output", by=region)
 frame = means.to_frame()
 print(frame.head())
 
-# What single cells would say if their errors had nothing to do with each other.
+# The same if the errors of single stations were independent.
 east = region == "east"
 alone = np.sqrt(dist.variance[:, east].sum(1)) / east.sum()
 together = frame.loc[frame["label"] == "east", "std"].to_numpy()
 print(f"std of the mean of the east: {together.mean():.3f}, from independent cells {alone.mean():.3f}")
 
-warm = dist.probability(above=25.0, any_over="output", num_draws=200)
-print(f"a station above 25 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
+warm = dist.probability(above=28.0, any_over="output", num_draws=200)
+print(f"probability that any station is above 28 °C in July: {warm.value[6]:.2f} ± {warm.error[6]:.2f}")
 
-# A map of the means of regions in July, between the ends of their intervals.
+# A map of the means of both regions in July, and of the ends of their 90% intervals.
 july = frame.groupby("label").nth(6).set_index("label").loc[region]
-panels = {"lower end, 90%": july["lower90"], "mean of the region": july["mean"], "upper end, 90%": july["upper90"]}
-figure = plot_map(stations.longitude, stations.latitude, panels, unit="°C", title="July")
+panels = {"lower end of 90%": july["lower90"], "mean of the region": july["mean"], "upper end of 90%": july["upper90"]}
+figure = plot_map(stations.longitude, stations.latitude, panels, unit="°C", title="Mean of each region in July")
 figure.savefig(Path(tempfile.gettempdir()) / "region_mean.png")

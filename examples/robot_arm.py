@@ -3,7 +3,8 @@ A robot arm with lost readings
 ==============================
 
 Many inputs, few outputs: seven torques of an arm depend on position, velocity and acceleration of its joints. Half of
-the readings are lost. The torques that were read tell about those that were not, and neighbours keep what is rough.
+the readings are lost. The torques that were measured help to predict those that were not, and neighbours keep fine
+detail.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from manygp import plots
 
 rng = np.random.default_rng(0)
 
-# Three joints on smooth ways; torques by inertia, friction and gravity, each motor with a share of every joint.
+# Three joints move smoothly; inertia, friction and gravity make torques, and each motor takes a share of every joint.
 time = np.linspace(0.0, 60.0, 400)
 waves = [np.sin(np.outer(time, rng.uniform(0.3, 1.2, 3)) + rng.uniform(0, 6, 3)) for _ in range(2)]
 position = waves[0] + 0.5 * waves[1]
@@ -35,6 +36,6 @@ trees = [
 ]
 boosted = np.mean((np.stack(trees, axis=1) - complete)[lost] ** 2)
 print(f"lost torques: MSE {scores['mse']:.4f}, boosted trees {boosted:.4f}, noise alone 0.0025")
-print(f"90% intervals hold {scores['coverage90']:.0%}")
+print(f"90% intervals contain {scores['coverage90']:.0%}")
 axes = plots.plot_reliability(dist, np.where(lost, complete, np.nan))
 figure = axes.figure

@@ -2,8 +2,8 @@
 Places that were never measured
 ===============================
 
-Months of sea surface temperatures are the inputs, cells of the ocean the outputs. Half of the cells are held out
-altogether, and predicted from latitude and longitude alone; then four months of each are given to the same model.
+Months are the inputs, places in the ocean the outputs. Half of the places are held out entirely and predicted from
+latitude and longitude alone; then the same model gets four months of observations at each.
 """
 
 import os
@@ -35,12 +35,12 @@ model.fit(months, temperatures[:, known], output_coordinates=places[known])
 
 dist = model.predict_new_outputs(months, output_coordinates=places[new])
 scores = dist.score(temperatures[:, new])
-print(f"{len(new)} cells never seen: error {scores['mse'] ** 0.5:.2f}, 90% intervals hold {scores['coverage90']:.0%}")
+print(f"{len(new)} new places: error {scores['mse'] ** 0.5:.2f} °C, 90% intervals contain {scores['coverage90']:.0%}")
 
 few = np.where(np.arange(24)[:, None] % 6 == 0, temperatures[:, new], np.nan)
 adapted = model.adapt(months, few, output_coordinates=places[new], output_names=[f"new {i}" for i in new])
 after = adapted.evaluate(months, temperatures[:, new], outputs=[f"new {i}" for i in new])
-print(f"with four months of each: error {after['mse'] ** 0.5:.2f} degrees")
+print(f"with four months of each: error {after['mse'] ** 0.5:.2f} °C")
 
-july = {"truth": temperatures[6, new], "predicted from neighbours": dist.mean[6]}
-figure = plots.plot_map(*places[new].T[::-1], july, uncertainty={"its uncertainty": dist.std[6]}, unit="°C")
+july = {"truth": temperatures[6, new], "predicted from coordinates": dist.mean[6]}
+figure = plots.plot_map(*places[new].T[::-1], july, uncertainty={"uncertainty": dist.std[6]}, unit="°C")

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 
 import manygp
+from manygp import plots
 
 rng = np.random.default_rng(0)
 
@@ -31,3 +32,4 @@ for params, score in zip(search.cv_results_["params"], search.cv_results_["mean_
     print(f"latent_dim={params['tlvmogp__latent_dim']}: R² over three folds {score:.3f}")
 print("best:", search.best_params_)
 print("predictions of the best:", search.predict(X[:4]).shape)
+figure = plots.plot_correlation(search.best_estimator_[-1].correlation(), title="What the outputs have in common")

@@ -2,9 +2,9 @@
 Counts of genes in space
 ========================
 
-An AnnData goes in, smooth maps and a map of the genes come out. Reads the Visium section ``visium_dlpfc_151673.h5ad``
-from the folder that MANYGP_DATA names, a corner of it so that this takes seconds; without the file, a section is made
-up. A tenth of the counts is held out.
+An AnnData goes in; smooth maps and a map of the genes come out. This reads a corner of the Visium section
+``visium_dlpfc_151673.h5ad`` from the folder that MANYGP_DATA names, or generates a section if there is no such file. A
+tenth of the counts are held out.
 """
 
 import os
@@ -40,5 +40,5 @@ model.annotate(section)
 print("Layers:", list(section.layers), "and latent vectors of genes:", section.varm["manygp_latent"].shape)
 
 gene = section.var_names[0]
-maps = {"counts": section.to_df()[gene], "smooth": section.to_df("manygp_mean")[gene]}
-figure = plots.plot_map(*section.obsm["spatial"].T, maps, title=f"gene {gene}", axis_labels=("x", "y"))
+maps = {"counts": section.to_df()[gene], "smooth map": section.to_df("manygp_mean")[gene]}
+figure = plots.plot_map(*section.obsm["spatial"].T, maps, title=f"gene {gene}", axis_labels=("x", "y"), unit="counts")

@@ -2,10 +2,10 @@
 A climate field with holes
 ==========================
 
-An xarray field with holes, filled, with intervals, as an xarray field again.
+An xarray field with gaps goes in; the filled field and its intervals come back as xarray too.
 
 Five years of monthly temperatures on a grid of latitudes and longitudes. Clouds hide a fifth of the cells, and a
-corner of the map was not watched for a year. Time is the input, every place is an output.
+corner of the map was not observed for a year. Time is the input, every place is an output.
 """
 
 import numpy as np
@@ -23,11 +23,11 @@ grid = xr.Dataset(coords={"time": time, "lat": lat, "lon": lon})
 # Seasons are stronger in the north and later in the east.
 phase = 2 * np.pi * (grid["time"].dt.month - 7 - grid["lon"] / 40) / 12
 truth = 25 - 0.4 * (grid["lat"] - 30) + grid["lat"] / 6 * np.cos(phase)
-complete = (truth + 0.5 * rng.normal(size=truth.shape)).transpose("time", "lat", "lon")
+complete = (truth + 0.5 * rng.normal(size=truth.shape)).transpose("time", "lat", "lon").assign_attrs(units="°C")
 
 clouds = xr.DataArray(rng.random(complete.shape) < 0.2, complete.coords)
-unwatched = (grid["time"].dt.year == 2017) & (grid["lat"] > 45) & (grid["lon"] < 5)
-field = complete.where(~(clouds | unwatched))
+unobserved = (grid["time"].dt.year == 2017) & (grid["lat"] > 45) & (grid["lon"] < 5)
+field = complete.where(~(clouds | unobserved))
 
 # Dimensions are (time, lat, lon): the first is the input, and the model takes it from the field.
 model = manygp.TLVMOGP(epochs=20).fit(field)
@@ -37,6 +37,6 @@ lost = field.isnull()
 inside = ((filled["lower"] <= complete) & (complete <= filled["upper"])).where(lost).mean()
 error = np.sqrt(((filled["mean"] - complete) ** 2).where(lost).mean())
 print(filled)
-print(f"{int(lost.sum())} of {field.size} cells are missing; error {float(error):.2f} degrees (noise alone: 0.50)")
-print(f"90% intervals hold {float(inside):.0%} of them")
+print(f"{int(lost.sum())} of {field.size} cells are missing; error {float(error):.2f} °C (noise alone: 0.50)")
+print(f"90% intervals contain {float(inside):.0%} of them")
 figure = plots.plot_map(filled.sel(time="2017-06-01"))

@@ -33,16 +33,16 @@ missed = seen.isnull() & sea.notnull()
 error = np.sqrt(((filled["mean"] - sea) ** 2).where(missed).mean())
 inside = ((filled["lower"] <= sea) & (sea <= filled["upper"])).where(missed).sum() / missed.sum()
 share, error, inside = float(missed.sum() / sea.notnull().sum()), float(error), float(inside)
-print(f"{share:.0%} of the sea is hidden: error {error:.2f} °C, 90% intervals hold {inside:.1%}")
+print(f"{share:.0%} of the sea is hidden: error {error:.2f} °C, 90% intervals contain {inside:.1%}")
 
 at = {"time": MONTH}
 mean = filled["mean"].sel(at)
 figure = plots.plot_map(
     west.ravel(),
     north.ravel(),
-    {"what was seen": seen.sel(at).values.ravel(), "filled": mean.values.ravel()},
-    error={"error": (mean - sea.sel(at)).values.ravel()},
-    uncertainty={"how sure": filled["std"].sel(at).values.ravel()},
+    {"observed (white: clouds, grey: land)": seen.sel(at).values.ravel(), "filled": mean.values.ravel()},
+    error={"error of the filled field": (mean - sea.sel(at)).values.ravel()},
+    uncertainty={"its standard deviation": filled["std"].sel(at).values.ravel()},
     unit="°C",
     title="Sea surface temperature, March 2014",
 )

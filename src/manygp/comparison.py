@@ -18,6 +18,7 @@ from manygp.errors import ManyGPError, SettingError
 from manygp.estimators import ESTIMATORS, Estimator
 from manygp.estimators.tables import given_table
 from manygp.initialise.gaps import Gaps
+from manygp.training import is_watched
 from manygp.training.interrupts import time_limit
 
 __all__ = ["DEFAULT_MODELS", "Comparison", "compare"]
@@ -35,6 +36,11 @@ DEFAULT_MODELS = (
 )
 # A plainer method is as good if its score is at most so much worse than the best.
 _AS_GOOD = 0.03
+# Where one round holds out few cells, others follow until there are so many, or so many rounds: what a lost stretch or
+# two tell of a method is a matter of chance.
+_ENOUGH_CELLS, _MOST_ROUNDS = 2_000, 5
+# The share of its time that a fit may plan with; the rest is for predictions.
+_FIT_SHARE = 0.9
 _SCORES = ("rmse", "nll", "crps", "coverage90", "seconds")
 
 
@@ -46,7 +52,8 @@ class Comparison:
     ----------
     scores
         One row for each method, best first: `rmse` and `crps` in units of each output's spread, `nll` of the same,
-        `coverage90`, and `seconds`; NaN for methods that did not finish, with the reason in `note`.
+        `coverage90`, and `seconds` of a fit and its predictions; NaN for methods that did not finish, with the reason
+        in `note`.
     recommended
         Name of the method to use.
     reason
@@ -54,10 +61,10 @@ class Comparison:
     pattern
         What is missing of the table, in words, and so how cells were held out.
     num_cells
-        Number of cells held out.
+        Number of cells held out, in all rounds.
     errors, pit
-        Of each held-out cell, with its output: the error of every method in units of the output's spread, and the
-        probability integral transform, which is uniform where intervals are right.
+        Of each held-out cell, with its output, round after round: the error of every method in units of the output's
+        spread, and the probability integral transform, which is uniform where intervals are right.
     fitted
         The recommended method, fitted to all observations, if `refit` asked for it.
     """
@@ -94,7 +101,8 @@ def compare(
     """Compare plain methods and models on cells held out in the pattern of a table's own gaps, and recommend one.
 
     Where cells are missing here and there, cells here and there are held out; where stretches are missing, stretches;
-    where whole rows are, rows. Every method sees the same cells and is scored on the same others.
+    where whole rows are, rows. Every method sees the same cells and is scored on the same others. In small tables,
+    where few cells can be held out at a time, others are held out in further rounds as long as there is time.
 
     Parameters
     ----------
@@ -105,42 +113,85 @@ def compare(
         default five baselines, `OILMM`, `IndGP` and `TLVMOGP`.
     seconds
         Time for all methods together. A model that is still training when its share is up stops there and is scored as
-        it is; a baseline is left out.
+        it is; a baseline is left out. What a first round leaves of it is for further ones.
     refit
         Whether to fit the recommended method to all observations, as `fitted` of the result.
     random_state
         Seed of the cells that are held out.
     progress
-        Whether to tell of each method as it finishes; "auto" does so on a terminal.
+        Whether to tell of each method as it finishes; "auto" does so on a terminal and in a notebook.
     """
     table = given_table(X, y, inputs=inputs)
     methods = _methods(models)
     rng = np.random.default_rng(random_state)
     pattern = _words(table, rng)
-    train, test = gap_split(table, rng)
-    scale = _spreads(train)
-    is_told = sys.stderr.isatty() if progress == "auto" else bool(progress)
-    end = time.perf_counter() + seconds
-    rows: dict[str, dict[str, Any]] = {}
-    errors: dict[str, FloatArray] = {}
-    pits: dict[str, FloatArray] = {}
-    for position, (name, method) in enumerate(methods.items()):
-        left = (end - time.perf_counter()) / (len(methods) - position)
-        rows[name], found = _judged(method, train, test, scale, left)
-        if found is not None:
-            errors[name], pits[name] = found
-        if is_told:
-            _tell(f"[{position + 1}/{len(methods)}] {name}", rows[name])
+    is_told = is_watched() if progress == "auto" else bool(progress)
+    tests, judged = _rounds(table, methods, rng, time.perf_counter() + seconds, is_told)
+    rows = {name: _scores(found) for name, found in judged.items()}
+    finished = {name: _over_rounds(found) for name, found in judged.items() if found[0].parts is not None}
+    errors, pits = ({name: parts[i] for name, parts in finished.items()} for i in (0, 3))
     scores = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
     key = "crps" if scores["crps"].notna().any() else "nll"
     recommended, reason = _choice(scores, key, methods)
     scores = scores.sort_values(key, na_position="last")
-    outputs = {"output": [table.output_names[i] for i in test.cells(test.places())[1]]}
+    outputs = {"output": [table.output_names[i] for test in tests for i in test.cells(test.places())[1]]}
     frames = pd.DataFrame(outputs | errors), pd.DataFrame(outputs | pits)
     method = methods[recommended]
     # A baseline has nothing to fit, and is handed back as it is.
     fitted = None if not refit else method if isinstance(method, Baseline) else clone(method).fit(table)
-    return Comparison(scores, recommended, reason, pattern, test.num_observed, *frames, fitted)
+    num_cells = sum(test.num_observed for test in tests)
+    return Comparison(scores, recommended, reason, pattern, num_cells, *frames, fitted)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a method made of the cells held out in a round.
+
+    Parameters
+    ----------
+    seconds
+        How long it took.
+    note
+        What there is to say of it.
+    parts
+        Error, NLL, CRPS and PIT of each cell, in units of the outputs' spreads; None if the method did not finish.
+    """
+
+    seconds: float
+    note: str
+    parts: tuple[FloatArray, ...] | None = None
+
+
+def _rounds(
+    table: Table, methods: Mapping[str, Any], rng: np.random.Generator, end: float, is_told: bool
+) -> tuple[list[Table], dict[str, list[_Judged]]]:
+    """Cells held out in each round, and what methods made of them."""
+    tests: list[Table] = []
+    judged: dict[str, list[_Judged]] = {name: [] for name in methods}
+    running, took = list(methods), 0.0
+    while not tests or (
+        len(tests) < _MOST_ROUNDS
+        and sum(test.num_observed for test in tests) < _ENOUGH_CELLS
+        and time.perf_counter() + took < end
+    ):
+        started = time.perf_counter()
+        train, test = gap_split(table, rng)
+        found: dict[str, _Judged] = {}
+        for position, name in enumerate(running):
+            left = (end - time.perf_counter()) / (len(running) - position)
+            found[name] = _judged(methods[name], train, test, left)
+            if is_told:
+                again = f"round {len(tests) + 1}, " if tests else ""
+                _tell(f"[{again}{position + 1}/{len(running)}] {name}", found[name])
+        if tests and any(one.note for one in found.values()):
+            # All methods are scored on the same cells, so a round that one could not finish does not count.
+            break
+        tests.append(test)
+        for name, one in found.items():
+            judged[name].append(one)
+        running = [name for name in running if found[name].parts is not None]
+        took = time.perf_counter() - started
+    return tests, judged
 
 
 def _methods(models: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -181,33 +232,46 @@ def _spreads(table: Table) -> FloatArray:
     return np.where(known, spread, typical)
 
 
-def _judged(
-    method: Any, train: Table, test: Table, scale: FloatArray, seconds: float
-) -> tuple[dict[str, Any], tuple[FloatArray, FloatArray] | None]:
-    """Scores of a method, and error and PIT of each held-out cell, errors in units of the outputs' spreads."""
-    scores: dict[str, Any] = dict.fromkeys(_SCORES, np.nan) | {"note": ""}
+def _judged(method: Any, train: Table, test: Table, seconds: float) -> _Judged:
+    """A method, judged by the cells of a round."""
     if seconds <= 0:
-        return scores | {"note": "no time was left"}, None
+        return _Judged(np.nan, "no time was left")
     started = time.perf_counter()
     row, output, values = test.cells(test.places())
-    unit = scale[output]
+    unit, note = _spreads(train)[output], ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if isinstance(method, Baseline):
                 parts = _of_baseline(method, train, row, output, values, unit, seconds)
             else:
-                parts, scores["note"] = _of_model(method, train, test, values, unit, seconds)
+                parts, note = _of_model(method, train, test, values, unit, seconds)
     except KeyboardInterrupt:
         if time.perf_counter() - started < seconds:
             raise
-        return scores | {"seconds": time.perf_counter() - started, "note": "not within the time"}, None
+        return _Judged(time.perf_counter() - started, "not within the time")
     except ManyGPError as error:
-        return scores | {"seconds": time.perf_counter() - started, "note": " ".join(str(error).split())}, None
-    errors, nll, crps, pit = parts
-    scores["rmse"], scores["nll"] = float(np.sqrt(np.mean(errors**2))), float(nll.mean())
-    scores["crps"], scores["coverage90"] = float(crps.mean()), float(np.mean((pit >= 0.05) & (pit <= 0.95)))
-    return scores | {"seconds": time.perf_counter() - started}, (errors, pit)
+        return _Judged(time.perf_counter() - started, " ".join(str(error).split()))
+    return _Judged(time.perf_counter() - started, note, parts)
+
+
+def _scores(judged: Sequence[_Judged]) -> dict[str, Any]:
+    """Scores over the cells of all rounds."""
+    known = {"seconds": float(np.mean([one.seconds for one in judged])), "note": judged[0].note}
+    if judged[0].parts is None:
+        return dict.fromkeys(_SCORES, np.nan) | known
+    errors, nll, crps, pit = _over_rounds(judged)
+    return {
+        "rmse": float(np.sqrt(np.mean(errors**2))),
+        "nll": float(nll.mean()),
+        "crps": float(crps.mean()),
+        "coverage90": float(np.mean((pit >= 0.05) & (pit <= 0.95))),
+    } | known
+
+
+def _over_rounds(judged: Sequence[_Judged]) -> tuple[FloatArray, ...]:
+    """Error, NLL, CRPS and PIT of the cells of all rounds."""
+    return tuple(map(np.concatenate, zip(*(one.parts for one in judged if one.parts is not None), strict=True)))
 
 
 def _of_baseline(
@@ -230,15 +294,19 @@ def _of_model(
     model = clone(method)
     if hasattr(model, "progress"):
         model.progress = False
+    started = time.perf_counter()
     with time_limit(seconds):
-        model.fit(train)
+        model.fit(train, time_limit=_FIT_SHARE * seconds)
+    is_up = model.history_.stop_reason == "time limit" or time.perf_counter() - started >= seconds
     row, output, _ = test.cells(test.places())
     dist = model._listed(test.X[row], output)
     try:
         crps = dist.crps(values) / unit
     except SettingError:
         crps = np.full(len(values), np.nan)
-    note = "stopped when its time was up" if model.history_.stop_reason == "interrupted" else ""
+    note = "stopped when its time was up" if is_up else ""
+    if not is_up and model.history_.stop_reason == "interrupted":
+        note = "interrupted"
     parts = (values - dist.mean) / unit, -(dist.log_prob(values) + np.log(unit)), crps, dist.cdf(values)
     return parts, note
 
@@ -265,6 +333,7 @@ def _choice(scores: pd.DataFrame, key: str, methods: Mapping[str, Any]) -> tuple
     return chosen, f"Use {chosen}: {figures}, within {_AS_GOOD:.0%} of {best} ({least:.3g}) and plainer or quicker."
 
 
-def _tell(name: str, row: dict[str, Any]) -> None:
-    figures = row["note"] if np.isnan(row["rmse"]) else f"RMSE {row['rmse']:.3f}, coverage {row['coverage90']:.0%}"
-    print(f"{name}: {figures}, {row['seconds']:.1f} s", file=sys.stderr, flush=True)
+def _tell(name: str, judged: _Judged) -> None:
+    scores = _scores([judged])
+    figures = judged.note if judged.parts is None else f"RMSE {scores['rmse']:.3f}, coverage {scores['coverage90']:.0%}"
+    print(f"{name}: {figures}, {judged.seconds:.1f} s", file=sys.stderr, flush=True)

@@ -36,6 +36,20 @@ def test_what_others_tell_beats_interpolation_where_functions_are_rough():
     assert np.isclose((found.errors["low-rank"] ** 2).mean() ** 0.5, found.scores.loc["low-rank", "rmse"])
 
 
+def test_small_tables_have_several_rounds(monkeypatch, capsys):
+    frame = pd.DataFrame(mixed(0.05), pd.Index(X, name="t"), list("abcdefgh"))
+    many = manygp.compare(frame, models=["interpolation", "low-rank"], progress=True)
+    assert "[round 2, 1/2] interpolation" in capsys.readouterr().err
+    monkeypatch.setattr(manygp.comparison, "_MOST_ROUNDS", 1)
+    one = manygp.compare(frame, models=["interpolation", "low-rank"])
+    assert many.num_cells > 3 * one.num_cells
+    # The first round is the same, and further ones hold out other cells.
+    first = many.errors.iloc[: one.num_cells]
+    pd.testing.assert_frame_equal(first, one.errors)
+    assert not np.isin(many.errors["low-rank"].iloc[one.num_cells :], first["low-rank"]).all()
+    assert len(many.pit) == many.num_cells
+
+
 def test_interpolation_is_enough_where_functions_are_smooth():
     Y = np.sin(X[:, None] / 3 + np.random.default_rng(0).uniform(0, 6, 6))
     Y[np.random.default_rng(1).random(Y.shape) < 0.1] = np.nan

@@ -89,7 +89,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated table.")] = 0,
     settings: Settings = None,
 ) -> None:
-    """Fit a generated climate table with gaps, compare with simpler ways, and draw the result."""
+    """Fit a generated climate table with gaps, compare with simpler methods, and draw the result."""
     from manygp.cli.settings import parse_settings
     from manygp.demo import run_demo
     from manygp.estimators import ESTIMATORS
@@ -114,12 +114,12 @@ def fit(
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            help="Folder in which the fit keeps how far it has come; the same command goes on from there. It is "
+            help="Folder for checkpoints, from which the same command continues after a crash. It is "
             "removed once the model is saved.",
             show_default=False,
         ),
     ] = None,
-    checkpoint_every: Annotated[str, typer.Option(help="Time between two writes: 90s, 5min, 2h.")] = "5min",
+    checkpoint_every: Annotated[str, typer.Option(help="Time between two checkpoints: 90s, 5min, 2h.")] = "5min",
     time_limit: Annotated[
         str | None, typer.Option(help="About how long the fit may take: 90s, 5min, 2h.", show_default=False)
     ] = None,
@@ -226,7 +226,7 @@ def fill(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fill the gaps of a table, field or AnnData; what was observed stays as it is.
+    """Fill the gaps of a table, field or AnnData; observed values stay as they are.
 
     Fields get variables for the standard deviation and the interval beside the filled one, an AnnData layers, tables
     with a row for each cell columns. Ctrl-C ends the fit early and fills with what was learnt so far.
@@ -263,7 +263,7 @@ def evaluate(
     output_column: OutputColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Score a model on the observed cells of a table. Processes of torchrun compute a share of the cells each."""
+    """Score a model on the observed cells of a table. Works under torchrun too."""
     from manygp import distributed
     from manygp.cli.reading import score_table
     from manygp.estimators import load
@@ -289,14 +289,14 @@ def compare(
         str | None, typer.Option(help="Methods, separated by commas (default: eight of them).", show_default=False)
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time for all methods together.")] = 600.0,
-    refit: Annotated[bool, typer.Option("--refit", help="Fit what is recommended to everything; save it.")] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="Fit the recommended method to all data and save it.")] = False,
     x: InputNames = None,
     y: ValueNames = None,
     where: Where = None,
     output_column: OutputColumn = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare plain methods and models on cells held out as your own gaps are, and recommend one."""
+    """Compare plain methods and models on cells held out in the pattern of your gaps, and recommend one."""
     from manygp.cli.comparing import print_comparison, write_comparison
     from manygp.cli.reading import listed
     from manygp.comparison import compare as compare_methods
@@ -340,7 +340,7 @@ def report(
 @app.command()
 @one_sentence_errors
 def info(folder: Folder) -> None:
-    """Tell what a model folder holds."""
+    """Show what is in a model folder."""
     from manygp.cli.reading import some
     from manygp.estimators import load
 

@@ -133,7 +133,7 @@ class TLVMOGP(AdaptiveEstimator):
     random_state
         Seed.
     progress
-        True, False, or "auto" for a progress bar on terminals.
+        True, False, or "auto" for a progress bar on terminals and in notebooks.
     freeze_likelihood
         Epochs for which the noise stays at its start; `math.inf` never learns it. "auto" is none for "fast" and half
         of all for "paper", whose start a free noise would explain away. For a noise of your own, see

@@ -34,7 +34,7 @@ from manygp.initialise import Survey
 from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.training import History, Schedule, TrainingSettings, make_progress, train
+from manygp.training import History, Schedule, TrainingSettings, make_progress, stage, train
 
 PRESETS = ("fast", "quick", "paper")
 # What numpy draws from.
@@ -200,7 +200,8 @@ class TrainedEstimator(Estimator):
         if journal.start is not None:
             return recalled_start(self, journal.start)
         rng = np.random.default_rng(seed)
-        model, scaling = self._begin(table.in_memory(rng), rng, torch.Generator().manual_seed(seed))
+        with stage(self.progress, "looking at the table"):
+            model, scaling = self._begin(table.in_memory(rng), rng, torch.Generator().manual_seed(seed))
         if table.is_stored and not model.likelihood.is_affine:
             # So far only a part of it was looked at.
             check_support(model.likelihood, table)

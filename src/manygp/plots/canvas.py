@@ -13,6 +13,7 @@ from manygp.errors import DataError, ManyGPError
 try:
     import matplotlib
     from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 except ImportError as error:
     raise ManyGPError(
@@ -27,6 +28,8 @@ VALUES = "viridis"
 WARM = "magma_r"
 # For errors, which have a sign.
 SIGNED = "RdBu_r"
+# Cells that have a value in no panel, and those that miss one in this panel.
+NOWHERE, MISSING = "#dddddd", ListedColormap(["white"])
 
 # Any: matplotlib types the keys as a list of literals that grows with its versions.
 _LOOK: Any = {

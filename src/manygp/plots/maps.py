@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manygp.errors import DataError
-from manygp.plots.canvas import SIGNED, VALUES, WARM, Axes, Figure, as_columns, canvas
+from manygp.plots.canvas import MISSING, NOWHERE, SIGNED, VALUES, WARM, Axes, Figure, as_columns, canvas
 
 # Characters of a line above a panel.
 _TITLE_WIDTH = 30
@@ -38,8 +38,9 @@ def plot_map(
     latitude
         The other coordinate, shape (p,).
     panels
-        Values by title, each of shape (p,). Places on a regular grid are filled cells; others are dots, with empty grey
-        rings for places without a value (NaN).
+        Values by title, each of shape (p,). Places on a regular grid are filled cells, white for a value that is
+        missing (NaN) and grey where no panel has one, such as land; others are dots, with empty grey rings for missing
+        values.
     uncertainty
         More panels, such as standard deviations, on a colour scale of their own.
     error
@@ -75,6 +76,7 @@ def plot_map(
     count = sum(map(len, groups))
     if not count:
         raise DataError("No panel was given; give at least one array of values by its title.")
+    somewhere: NDArray[np.bool_] = np.any([np.isfinite(panel) for group in groups for panel in group.values()], axis=0)
     is_table = any(name in values for name in (*spreads, *errors))
     if is_table:
         names = list(dict.fromkeys(name for group in groups for name in group))
@@ -104,7 +106,8 @@ def plot_map(
             else:
                 drawn_on = flat[start : start + len(group)]
                 start += len(group) if rows == 1 else columns * -(-len(group) // columns)
-            _draw_group(figure, drawn_on, (east, north), group, style, label, bar=axes[:, column] if is_table else None)
+            bar = axes[:, column] if is_table else None
+            _draw_group(figure, drawn_on, (east, north), group, somewhere, style, label, bar)
         limits = axes[0, 0].get_xlim(), axes[0, 0].get_ylim()
         for axis in flat:
             if globe and axis.has_data():
@@ -203,11 +206,15 @@ def _draw_group(
     axes: list[Axes],
     place: tuple[NDArray[np.float64], NDArray[np.float64]],
     group: dict[str, NDArray[np.float64]],
+    somewhere: NDArray[np.bool_],
     style: dict[str, Any],
     label: str,
-    bar: Any = None,
+    bar: Any,
 ) -> None:
-    """Panels that share a colour scale, and their colour bar, below these axes or all of theirs."""
+    """Panels that share a colour scale, and their colour bar, below these axes or all of theirs.
+
+    Cells without a value are white where `somewhere` says that another panel has one.
+    """
     if not group:
         return
     everything = np.concatenate(list(group.values()))
@@ -220,7 +227,10 @@ def _draw_group(
     for axis, (name, values) in zip(axes, group.items(), strict=True):
         seen, grid = np.isfinite(values), _as_grid(*place, values)
         if grid is not None:
-            axis.set_facecolor("#eeeeee")
+            axis.set_facecolor(NOWHERE)
+            if (somewhere & ~seen).any():
+                x, y, missing = _as_grid(*place, np.where(somewhere & ~seen, 1.0, np.nan))
+                axis.pcolormesh(x, y, missing, shading="nearest", cmap=MISSING)
             drawn: Any = axis.pcolormesh(*grid, shading="nearest", **colours)
         else:
             axis.scatter(place[0][~seen], place[1][~seen], s=style["s"], fc="none", ec="#c8c8c8", lw=0.4)

@@ -76,7 +76,9 @@ def plot_series(
     points = grid if data_x is None else _as_line("data_x", data_x)
     centre = as_columns("mean", mean, len(grid))
     count = centre.shape[1]
-    titles = list(range(count)) if names is None else list(names)
+    # A number alone is no title.
+    names = range(count) if names is None else names
+    titles = [f"output {name}" if isinstance(name, int | np.integer) else str(name) for name in names]
     if len(titles) != count:
         raise DataError(f"{len(titles)} names were given for {count} series; give one for each.")
     ends = None if interval is None else _as_band(interval, centre.shape)
@@ -95,7 +97,7 @@ def plot_series(
                 continue
             band = None if ends is None else (ends[0][:, j], ends[1][:, j])
             _draw(axis, grid, centre[:, j], band, points, {k: v[:, j] for k, v in dots.items() if v is not None}, level)
-            axis.set_title(str(titles[j]))
+            axis.set_title(titles[j])
         figure.supxlabel(x_label, fontsize=10)
         figure.supylabel(y_label, fontsize=10)
         handles, labels = axes[0, 0].get_legend_handles_labels()

@@ -144,6 +144,18 @@ def test_a_grid_with_holes_is_filled_cells():
     assert field.mask[4].all()
 
 
+def test_what_is_missing_in_one_panel_is_white_and_what_is_missing_in_all_is_grey():
+    east, north = (part.ravel() for part in np.meshgrid(np.arange(6.0), np.arange(8.0)))
+    filled = np.where(east < 2, np.nan, north)  # land
+    seen = np.where(north > 5, np.nan, filled)  # clouds
+    first, second = panels(plot_map(east, north, {"seen": seen, "filled": filled}))
+    clouds, _ = first.collections
+    assert clouds.get_array().count() == 2 * 4
+    assert clouds.get_cmap()(0.5) == (1.0, 1.0, 1.0, 1.0)
+    assert len(second.collections) == 1
+    assert first.get_facecolor() == second.get_facecolor() != clouds.get_cmap()(0.5)
+
+
 def test_models_have_a_row_each_of_value_error_and_uncertainty():
     east, north = (part.ravel() for part in np.meshgrid(np.arange(3.0), np.arange(4.0)))
     values = {"truth": east, "a": east + 1, "b": east}

@@ -1,7 +1,8 @@
-"""A bar on terminals or on request, silence otherwise."""
+"""A bar on terminals, in notebooks or on request, a line of the log a minute otherwise."""
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,43 @@ def test_a_bar_with_epochs_and_bound(monkeypatch, wanted):
     assert "fitting" in text
     assert "4/4" in text
     assert "0.5000" in text
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """What a notebook shows, picture by picture; IPython is a stand-in, which no test should have to install."""
+    shown = []
+
+    def display(html, display_id):
+        assert display_id
+        shown.append(html)
+        return SimpleNamespace(update=shown.append)
+
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    return shown
+
+
+def test_a_bar_in_a_notebook(notebook, monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(progress_of_runs.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert drawn(make_progress("auto")) == ""
+    assert notebook[0] == "fitting …"
+    assert notebook[1].endswith("1/4 epochs · bound per cell -0.1235 · about 30 s left")
+    assert 'value="4" max="4"' in notebook[-1]
+
+
+def test_what_has_no_steps_is_shown_while_it_lasts(notebook, monkeypatch):
+    with progress_of_runs.stage("auto", "looking at the table"):
+        assert notebook == ["looking at the table …"]
+    assert notebook[-1] == ""
+    monkeypatch.delitem(sys.modules, "IPython")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress_of_runs.stage("auto", "looking at the table"):
+        pass
+    assert "looking at the table" in sys.stderr.getvalue()
 
 
 def test_a_bar_does_not_swallow_errors(monkeypatch):
