@@ -18,8 +18,8 @@ from manygp.errors import ManyGPError, SettingError
 from manygp.estimators import ESTIMATORS, Estimator
 from manygp.estimators.tables import given_table
 from manygp.initialise.gaps import Gaps
-from manygp.training import is_watched
 from manygp.training.interrupts import time_limit
+from manygp.training.progress import is_watched
 
 __all__ = ["DEFAULT_MODELS", "Comparison", "compare"]
 

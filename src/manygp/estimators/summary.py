@@ -92,8 +92,7 @@ def _facts(estimator: SummaryMixin) -> dict[str, str]:
     if lengthscales is not None:
         lines["lengthscales"] = f"{_numbers(lengthscales)} in units of the inputs"
     if "terms" in config:
-        names = [" ".join(map(str, term)) for term in config["terms"]]
-        lines["terms"] = ", ".join(names) or "none, as in the paper"
+        lines["terms"] = ", ".join(str(name) for name, *_ in config["terms"]) or "none, as in the paper"
     bound = f", bound {history['bound'][-1]:,.1f} nats" if len(history) else ""
     lines["training"] = f"{len(history)} epoch{'s' * (len(history) != 1)}{bound}; it ended because {history.ending}"
     for correction in history.corrections:

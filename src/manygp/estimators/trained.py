@@ -34,7 +34,8 @@ from manygp.initialise import Survey
 from manygp.initialise.likelihood import likelihood_for
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
-from manygp.training import History, Schedule, TrainingSettings, make_progress, stage, train
+from manygp.training import History, Schedule, TrainingSettings, make_progress, train
+from manygp.training.progress import stage
 
 PRESETS = ("fast", "quick", "paper")
 # What numpy draws from.

@@ -1,6 +1,7 @@
 """What a report tells of a model, as plain numbers and text."""
 
 import base64
+import json
 import math
 import platform
 from collections.abc import Hashable, Mapping, Sequence
@@ -39,6 +40,7 @@ def collect(model: Estimator | None, table: Table | None, comparison: Comparison
             "code": "import manygp\n\nfound = manygp.compare(table)",
             **dict.fromkeys(("choice", "training", "calibration", "series", "latents", "correlation", "maps")),
             "worst": [],
+            "unit": "",
         }
     names = _names(model)
     scored = None if table is None else _scores(model, table)
@@ -60,6 +62,8 @@ def collect(model: Estimator | None, table: Table | None, comparison: Comparison
         "correlation": None if X is None else _correlation(model, X, chosen[:_MATRIX]),
         "maps": None if X is None else _maps(model, X),
         "code": _code(model),
+        # That of a field, if it had one.
+        "unit": str(json.loads(model._axes_.attributes or "{}").get("", {}).get("units", "")),
     }
 
 

@@ -36,6 +36,7 @@
     return span && span < 4 * 86400000 ? text.slice(5, 16).replace("T", " ") : text.slice(0, 10);
   };
   const shown = (value, kind, span) => (kind === "date" ? day(value, span) : short(value));
+  const room = (parent) => Math.max(340, Math.min(860, parent.clientWidth || 860));
   const ticks = (low, high, count) => {
     const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw);
@@ -43,7 +44,24 @@
     for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(value);
     return found;
   };
-  const dates = (low, high, count) => Array.from({ length: count }, (_, i) => low + ((high - low) * (i + 0.5)) / count);
+  // Dates that a calendar has: the first of a year or month, midnight or a full hour, each with its name.
+  const dates = (low, high, count) => {
+    const HOUR = 3600000, MONTH = 730.5 * HOUR, raw = (high - low) / count, found = [];
+    const hours = [1, 2, 3, 6, 12, 24, 48, 168, 336].find((size) => size * HOUR >= raw);
+    if (hours) {
+      const step = hours * HOUR;
+      for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push([at, day(at, hours < 24 ? 1 : 0)]);
+    } else {
+      const months = [1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400].find((size) => size * MONTH >= raw) || 6000;
+      const first = new Date(low), start = first.getUTCFullYear() * 12 + first.getUTCMonth();
+      for (let month = Math.floor(start / months) * months; ; month += months) {
+        const at = new Date(0).setUTCFullYear(Math.floor(month / 12), month % 12, 1);
+        if (at > high) break;
+        if (at >= low) found.push([at, new Date(at).toISOString().slice(0, months < 12 ? 7 : 4)]);
+      }
+    }
+    return found.length ? found : [[low, day(low)], [high, day(high)]];
+  };
 
   // -- hints under the pointer ---------------------------------------------------------------------------------
 
@@ -76,12 +94,15 @@
       svg("line", { x1: left, x2: width - right, y1: at.y(value), y2: at.y(value), stroke: "#e6e9ee" }, root);
       label(root, left - 6, at.y(value) + 4, short(value), { "text-anchor": "end" });
     }
-    const marks = kind === "date" ? dates(x[0], x[1], 3) : ticks(x[0], x[1], 5);
-    for (const value of marks) {
-      label(root, at.x(value), height - bottom + 15, shown(value, kind, x[1] - x[0]), { "text-anchor": "middle" });
+    const marks = kind === "date" ? dates(x[0], x[1], 4) : ticks(x[0], x[1], 5).map((value) => [value, short(value)]);
+    for (const [value, text] of marks) {
+      // The last one must not be cut off.
+      const middle = Math.min(at.x(value), width - 3.4 * text.length);
+      label(root, middle, height - bottom + 15, text, { "text-anchor": "middle" });
     }
     label(root, (left + width - right) / 2, height - 4, labels[0], { "text-anchor": "middle" });
-    if (labels[1]) label(root, 11, top + 2, labels[1], { "text-anchor": "start" });
+    const along = `translate(11 ${(top + height - bottom) / 2}) rotate(-90)`;
+    if (labels[1]) label(root, 0, 0, labels[1], { "text-anchor": "middle", transform: along });
     return { root, at, width, height, left, right, top, bottom };
   };
   const path = (at, xs, ys) => {
@@ -123,7 +144,7 @@
   const drawBound = (bound) => {
     const epochs = bound.map((_, i) => i + 1), settled = bound.slice(Math.floor(bound.length / 10));
     const [low, high] = extent(settled), space = 0.06 * (high - low);
-    const frame = plane($("bound"), { width: 860, x: extent(epochs), y: [low - space, high + space], labels: ["epoch", ""], left: 64 });
+    const frame = plane($("bound"), { width: room($("bound")), x: extent(epochs), y: [low - space, high + space], labels: ["epoch", ""], left: 64 });
     const inside = bound.map((value) => (value === null || value < low - space ? null : value));
     svg("path", { d: path(frame.at, epochs, inside), fill: "none", stroke: BLUE, "stroke-width": 1.8 }, frame.root);
     hint(frame.root, (event) => {
@@ -154,7 +175,7 @@
       svg("path", { d: path(frame.at, found.levels, curve), fill: "none", stroke: colour, "stroke-width": 1.8 }, frame.root);
       curve.forEach((value, j) => {
         const dot = svg("circle", { cx: frame.at.x(found.levels[j]), cy: frame.at.y(value), r: 3, fill: colour }, frame.root);
-        hint(dot, () => `${name}\n${Math.round(100 * found.levels[j])}% intervals hold ${(100 * value).toFixed(1)}%`);
+        hint(dot, () => `${name}\n${Math.round(100 * found.levels[j])}% intervals contain ${(100 * value).toFixed(1)}%`);
       });
       const entry = document.createElement("span"), key = document.createElement("i");
       key.style.background = colour;
@@ -218,7 +239,7 @@
 
   const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
   const WARM = [[252, 253, 191], [254, 159, 109], [222, 73, 104], [140, 41, 129], [40, 11, 84]];
-  const SIGNED = [[178, 24, 43], [247, 247, 247], [33, 102, 172]];
+  const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]];
   const colour = (scale, part) => {
     const at = Math.max(0, Math.min(1, part)) * (scale.length - 1), i = Math.min(scale.length - 2, Math.floor(at));
     return `rgb(${scale[i].map((low, j) => Math.round(low + (scale[i + 1][j] - low) * (at - i))).join(",")})`;
@@ -244,7 +265,7 @@
     const stretch = isGlobe ? 1 / Math.cos((Math.max(-75, Math.min(75, (low + high) / 2)) * Math.PI) / 180) : 1;
     const height = Math.max(150, Math.min(420, (366 * stretch * (rise[1] - rise[0])) / (span[1] - span[0]) + 42));
     parent.replaceChildren();
-    const frame = plane(parent, { height, x: span, y: rise, labels: [labels[1], ""] });
+    const frame = plane(parent, { height, x: span, y: rise, labels: [labels[1], labels[0]] });
     values.forEach((value, i) => {
       const wide = frame.at.x(x[i] + dx / 2) - frame.at.x(x[i] - dx / 2), tall = frame.at.y(y[i] - dy / 2) - frame.at.y(y[i] + dy / 2);
       const cell = svg("rect", {
@@ -264,7 +285,8 @@
   const drawLatents = (points) => {
     const xs = extent(points.map((p) => p[0])), ys = extent(points.map((p) => p[1]));
     const pad = (range) => [range[0] - 0.05 * (range[1] - range[0]), range[1] + 0.05 * (range[1] - range[0])];
-    const frame = plane($("latent-chart"), { width: 860, height: 420, x: pad(xs), y: pad(ys), labels: ["first principal axis", ""] });
+    const parent = $("latent-chart"), axes = ["first principal axis", "second principal axis"];
+    const frame = plane(parent, { width: room(parent), height: 420, x: pad(xs), y: pad(ys), labels: axes });
     const size = Math.max(2.5, Math.min(6, 60 / Math.sqrt(points.length)));
     points.forEach((point, i) => {
       const dot = svg("circle", { cx: frame.at.x(point[0]), cy: frame.at.y(point[1]), r: size, fill: BLUE, opacity: 0.65, "data-name": facts.names[i] }, frame.root);

@@ -11,7 +11,7 @@ from manygp.training.each import Minimum, minimise_each
 from manygp.training.history import Correction, EpochRecord, History, Recorder
 from manygp.training.journal import Journal
 from manygp.training.loop import settle, train
-from manygp.training.progress import Progress, is_watched, make_progress, stage
+from manygp.training.progress import Progress, make_progress
 from manygp.training.schedule import Schedule
 from manygp.training.step import Trainable, TrainingSettings
 
@@ -28,10 +28,8 @@ __all__ = [
     "TrainingSettings",
     "climb",
     "climb_each",
-    "is_watched",
     "make_progress",
     "minimise_each",
     "settle",
-    "stage",
     "train",
 ]

@@ -88,6 +88,19 @@ def test_inputs_of_several_columns_and_lists_of_cells(tmp_path):
         assert facts["latents"] is None
 
 
+def test_maps_and_series_of_a_field_have_its_unit(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    values = np.sin(np.arange(12.0)[:, None, None] / 3 + np.arange(6.0).reshape(2, 3))
+    places = {"time": pd.date_range("2020-01-01", periods=12, freq="MS"), "lat": [50.0, 49.0], "lon": [1.0, 2.0, 3.0]}
+    field = xarray.DataArray(values, places, ("time", "lat", "lon"), attrs={"units": "degC"})
+    settings = {"latent_dim": 2, "num_inducing": 8, "epochs": 2, "progress": False}
+    path = write_report(manygp.TLVMOGP(**settings).fit(field), tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    assert "Predicted mean, degC" in text
+    assert "Values are in degC" in text
+    assert facts_of(path)["maps"]["labels"] == ["lat", "lon"]
+
+
 def test_gaps_are_drawn_where_they_are():
     Y = np.ones((6, 4))
     Y[1:3, 2] = np.nan
@@ -142,6 +155,8 @@ def test_the_page_works_in_a_browser(page):
             # Nothing is wider than the screen.
             assert view.evaluate("document.documentElement.scrollWidth") == width
             assert view.locator("#panels > div").count() == 6
+            texts = view.locator("#panels svg").first.locator("text").all_text_contents()
+            assert {"2024-01-04", "2024-01-11", "2024-01-18"} <= set(texts)
             view.click("#next")
             assert view.locator("#panels > div").count() == 3
             assert view.locator("#page").inner_text() == "2 / 2"
