@@ -24,7 +24,7 @@ from manygp.estimators.update import Arrivals, updated
 from manygp.initialise.pseudo_values import check_support
 from manygp.likelihoods import Gaussian, Likelihood
 from manygp.models import TransformedLatentModel
-from manygp.models.adapt import Adaptation, NewCells, adapt_outputs
+from manygp.models.adapt import Adaptation, NewCells, adapt_outputs, adapt_own_parts
 from manygp.models.coordinates import add_places, numbers_at, refresh_prior, set_parameters
 from manygp.models.new_outputs import Population, joined_model
 from manygp.prediction import Prediction
@@ -341,9 +341,12 @@ class AdaptiveEstimator(LatentVariableEstimator):
         if model.observed is not None:
             values = table.block(np.arange(table.num_inputs), np.arange(table.num_outputs))
             row, column = np.nonzero(~np.isnan(values))
-            x, y = self.scaling_.scale_x(table.X[row]), (values[row, column] - center[column]) / scale[column]
+            x = self._tensor(self.scaling_.scale_x(table.X[row]))
+            y = self._tensor((values[row, column] - center[column]) / scale[column])
             output = torch.as_tensor(self.n_outputs_ + column, device=model.units.device)
-            model.observed = model.observed.joined(self._tensor(x), output, self._tensor(y))
+            beside = None if model.cell_noise is None else noise_of_new_cells(self.model_, x)
+            adapt_own_parts(model, NewCells(x, y, output, beside))
+            model.observed = model.observed.joined(x, output, y)
         old = self.scaling_
         new._scale(replace(old, y_center=np.append(old.y_center, center), y_scale=np.append(old.y_scale, scale)))
         return new

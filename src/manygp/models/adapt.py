@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -9,10 +10,10 @@ from torch import Tensor
 from manygp.likelihoods import Likelihood
 from manygp.linalg import safe_cholesky, symmetrize
 from manygp.models.tlvmogp import TransformedLatentModel, moments_and_slopes
-from manygp.terms import Points, Terms
+from manygp.terms import OwnPart, Points, Terms
 from manygp.variational import Conditional
 
-__all__ = ["Adaptation", "NewCells", "adapt_outputs", "refine_latents"]
+__all__ = ["Adaptation", "NewCells", "adapt_outputs", "adapt_own_parts", "refine_latents"]
 
 # Damped steps on θ, before and after those on parameters of the likelihood; a step this small, in standard deviations
 # of the posterior, is the last.
@@ -21,6 +22,8 @@ _STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
 _DAMPING, _MAX_DAMPING = 1e-3, 1e6
 # Steps of Adam on what the likelihood has for each output, and their size.
 _LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
+# Deviations of the log variances of their own functions that are tried.
+_DEVIATIONS = (0.0, 1.5, 3.0)
 # How much outputs differ in such a parameter: at least, and where there is one output alone.
 _LEAST_SPREAD, _UNKNOWN_SPREAD = 1e-2, 1.0
 
@@ -91,6 +94,37 @@ def refine_latents(
     parts = (model, model.gp.conditional(), model.terms, cells, outputs, prior_mean, precision, "", model.likelihood)
     h, precision = _Search(*parts).climb(prior_mean, _STEPS)
     return h, torch.cholesky_inverse(safe_cholesky(symmetrize(precision)))
+
+
+@torch.no_grad()
+def adapt_own_parts(model: TransformedLatentModel, cells: NewCells) -> None:
+    """Give what new outputs do by themselves the variance that makes half of their cells tell best about the other.
+
+    That is exp(a + bᵀh + δ) of an output, δ ~ N(0, τ²). Their cells are not among those observed yet.
+    """
+    own, known = model.terms.of(OwnPart), model.observed
+    assert known is not None
+    outputs, column = cells.outputs.unique(return_inverse=True)
+    # Every other cell of an output, in whatever order cells came.
+    order = np.lexsort((*cells.x.T.cpu().numpy(), column.cpu().numpy()))
+    is_odd = torch.as_tensor(np.argsort(order) % 2 == 1, device=column.device)
+    for values in (term.log_variance for term in own):
+        δ = torch.tensor(_DEVIATIONS, dtype=cells.y.dtype, device=column.device)
+        score = (-0.5 * δ.square() / values.spread).unsqueeze(-1).repeat(1, len(outputs))
+        for asked in (is_odd, ~is_odd):
+            if bool(asked.all()) or not bool(asked.any()):
+                continue
+            model.observed = known.joined(cells.x[~asked], cells.outputs[~asked], cells.y[~asked])
+            noise = model.output_noise(cells.outputs[asked])
+            noise = noise if cells.exposure is None else noise + cells.exposure[asked]
+            for i, one in enumerate(_DEVIATIONS):
+                values.deviation[outputs] = one
+                mean, variance = model.predictor(1, 0)(cells.x[asked], cells.outputs[asked])
+                total = variance[0] + noise
+                fit = -0.5 * (total.log() + (cells.y[asked] - mean[0]).square() / total)
+                score[i].index_add_(0, column[asked], fit)
+        values.deviation[outputs] = δ[score.argmax(0)].unsqueeze(-1)
+    model.observed = known
 
 
 @dataclass(frozen=True)

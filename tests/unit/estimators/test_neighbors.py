@@ -3,6 +3,7 @@ import pytest
 
 import manygp
 from manygp.baselines import Interpolation
+from manygp.models import adapt
 
 
 def series(rng, n=300, p=5):
@@ -61,6 +62,22 @@ def test_adapting_changes_no_output_of_the_fit(fitted):
     np.testing.assert_allclose(new.predict(X)[:, :5], model.predict(X), rtol=1e-6, atol=1e-6)
     error = new.predict(X)[:, 5] - Y[:, 1]
     assert np.nanmean(np.square(error)) < 0.3 * np.nanvar(Y[:, 1])
+
+
+def test_a_new_output_that_is_like_no_other_is_not_taken_for_one(fitted, monkeypatch):
+    """Half of the cells of a random walk of its own beside those that outputs of the fit share."""
+    model, X, _, _ = fitted
+    walks, rng = np.cumsum(np.random.default_rng(0).standard_normal((300, 2)), axis=0), np.random.default_rng(6)
+    values = walks @ [[0.7], [-0.5]] + 0.5 * rng.standard_normal((300, 1))
+    values += np.cumsum(rng.standard_normal((300, 1)), axis=0)
+    half, scores = np.arange(300)[:, None] % 2 == 0, []
+    for tried in (adapt._DEVIATIONS, (0.0,)):
+        monkeypatch.setattr(adapt, "_DEVIATIONS", tried)
+        new = model.adapt(X, np.where(half, values, np.nan), output_names=["new"])
+        scores.append(new.evaluate(X, np.where(half, np.nan, values), outputs=["new"]))
+    assert 0.8 < scores[0]["coverage90"] < 0.98
+    assert scores[0]["mse"] < 0.9 * scores[1]["mse"]
+    assert scores[0]["nll"] < scores[1]["nll"] - 0.1
 
 
 def test_new_outputs_are_as_uncertain_as_others_differ(fitted):
