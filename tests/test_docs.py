@@ -242,6 +242,19 @@ def test_the_script_and_the_command_for_many_machines_run(tmp_path, monkeypatch)
     assert scores == pytest.approx(model.evaluate(manygp.data.read_table("test.csv")), rel=1e-9)
 
 
+@pytest.mark.parametrize("backend", ["joblib", "distributed", "ray"])
+def test_the_sweep_runs_wherever_joblib_goes(backend, tmp_path):
+    pytest.importorskip(backend)
+    page = (ROOT / "docs" / "many_machines.md").read_text(encoding="utf-8")
+    script, *others = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    line = next(line for line in script.splitlines(keepends=True) if "loky" in line)
+    used = {"joblib": line, "distributed": others[0], "ray": others[-1]}[backend]
+    (tmp_path / "sweep.py").write_text(script.replace(line, used).replace("epochs=20", "epochs=2"), encoding="utf-8")
+    told = subprocess.run([sys.executable, "sweep.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "latent_dim" in told.stdout
+
+
 def by_torchrun(command):
     told = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]],
