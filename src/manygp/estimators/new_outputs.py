@@ -14,7 +14,7 @@ from manygp.data.coordinates import describe_outputs
 from manygp.data.names import checked_names
 from manygp.data.numbers import as_numbers
 from manygp.data.table import FloatArray
-from manygp.errors import DataError
+from manygp.errors import DataError, SettingError
 from manygp.estimators.noise import hold_noise
 from manygp.estimators.settings import check_choice, check_positive
 from manygp.estimators.trained import TrainedEstimator
@@ -42,6 +42,11 @@ class LatentVariableEstimator(TrainedEstimator):
         super()._check_settings()
         check_choice("latent_posterior", self.latent_posterior, LATENT_POSTERIORS)
         check_positive("latent_prior_variance", self.latent_prior_variance)
+        if self.latent_prior_variance < _LEAST_VARIANCE:
+            raise SettingError(
+                f"latent_prior_variance={self.latent_prior_variance!r} is out of range: latent vectors would have no "
+                f"density; use {_LEAST_VARIANCE} or more."
+            )
 
     @property
     def latent_mean_(self) -> FloatArray:

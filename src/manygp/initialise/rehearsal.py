@@ -19,6 +19,8 @@ _MAX_SCALING_RANK = 8
 _SAME_UNIT = 1.5
 # Errors far below this are all as good.
 _LEAST_ERROR = 1e-4
+# With fewer cells of an output, an error of its centre costs more than 0.05 nats, ½ log(1 + 1/n).
+_CELLS_OF_A_CENTRE = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
     kinds
         Candidates among "output" (each by its own observed cells), "global" (one for all), "completed" (each by its
         column, gaps filled by the factorisation) and "none". Where "global" is the best of several, and levels of
-        outputs differ by more than their functions do, the choice is "centred": one scale for all, about the centres
-        of completed columns.
+        outputs differ by more than their functions do, and have cells enough to tell, the choice is "centred": one
+        scale for all, about the centres of completed columns.
     most
         Largest rank.
     tolerance
@@ -68,7 +70,7 @@ def rehearse(table: Table, factoriser: Factoriser, kinds: tuple[str, ...], most:
             return Choice(rank, common, kind, held_out[kind])
         completed = factoriser.completed(common, used)
         seen = completed.pick(factoriser.outputs)
-        if np.var(seen.y_center) <= np.mean(np.square(seen.y_scale)):
+        if np.var(seen.y_center) <= np.mean(np.square(seen.y_scale)) or not _can_tell_centres(table):
             return Choice(rank, common, kind, held_out[kind])
         scaling = _centred(common, completed, factoriser.outputs)
         unit = common.y_scale[0] / scaling.y_scale[0]
@@ -88,6 +90,12 @@ def _centred(common: Scaling, completed: Scaling, outputs: IntArray) -> Scaling:
     """
     scale = float(np.sqrt(np.mean(np.square(completed.y_scale[outputs]))))
     return replace(common, y_center=completed.y_center, y_scale=np.full_like(common.y_scale, scale))
+
+
+def _can_tell_centres(table: Table) -> bool:
+    """Whether outputs have cells enough for centres of their own: with n of them, errors grow by a share of 1 / n."""
+    count = table.count_per_output()
+    return float(np.mean(1.0 / count[count > 0])) < 1.0 / _CELLS_OF_A_CENTRE
 
 
 def _by_rank(

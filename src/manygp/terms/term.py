@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
-# Deviations of outputs from loadings that their latent vectors say, as a share of these, and the least variance.
-_DEVIATION, _LEAST_SPREAD = 0.05, 1e-12
+# Deviations of outputs from loadings that their latent vectors say, as a share of these.
+_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class RowValues(nn.Module):
     """θ_p = a + B h_p + δ_p with δ_pi ~ N(0, τᵢ²): numbers of an output that follow from its latent vector.
 
     Outputs with many cells have the numbers that these say, others, and those that were not in the fit, have what
-    their latent vectors say.
+    their latent vectors say. Deviations are kept in units of τ, δ = τ ε: steps of the same size then mean the same for
+    all of them, where those of numbers that hardly deviate would otherwise be far beyond their prior.
 
     Parameters
     ----------
@@ -155,6 +156,11 @@ class RowValues(nn.Module):
         Number of outputs, latent dimensions and numbers.
     spread
         Prior variances τ² of the deviations, to begin with.
+
+    Attributes
+    ----------
+    deviation
+        ε, shape (p, size), standard normal before the data.
     """
 
     spread: Tensor
@@ -168,7 +174,7 @@ class RowValues(nn.Module):
 
     def forward(self, outputs: Int[Tensor, "*g"], h: Float[Tensor, "*g h"]) -> Float[Tensor, "*g k"]:
         """The numbers of some outputs with latent vectors h."""
-        return self.center + h @ self.slope + self._deviations(outputs)
+        return self.center + h @ self.slope + self.spread.sqrt() * self._deviations(outputs)
 
     @torch.no_grad()
     def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
@@ -180,11 +186,11 @@ class RowValues(nn.Module):
         self.center.zero_()[0] = spread[0]
         self.slope.zero_()[:, 1:] = torch.diag(spread[1:]).to(self.slope)[:, : len(self.center) - 1]
         self.deviation.zero_()
-        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square().clamp(min=_LEAST_SPREAD))
+        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square())
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """−log N(δ_p | 0, diag(τ²)) without its constant."""
-        return 0.5 * (self._deviations(outputs).square() / self.spread).sum(-1)
+        """−log N(ε_p | 0, I) without its constant."""
+        return 0.5 * self._deviations(outputs).square().sum(-1)
 
     def _deviations(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g k"]:
         return nn.functional.embedding(outputs, self.deviation, sparse=True)

@@ -160,6 +160,16 @@ def test_equal_errors_in_outputs_of_unequal_spread_call_for_one_scale(rng):
     assert worlds.survey_of(Grid(table.X, Y), rng, standardize=True).choice.kind == "global"
 
 
+def test_a_few_cells_tell_no_centres(rng):
+    """Completed columns of outputs with three cells have centres far apart, but these are errors for the most part."""
+    x = np.sort(rng.uniform(0.0, 10.0, 60))
+    waves = np.cos(x[:, None] * rng.standard_normal(200) / 2.5 + rng.uniform(0.0, 2.0 * np.pi, 200)) / 10.0
+    F = waves @ rng.standard_normal((200, 3)) @ rng.standard_normal((3, 300)) / np.sqrt(3.0)
+    F += 1.5 * rng.standard_normal(300)
+    few = np.where(rng.random(F.shape) < 0.95, np.nan, F + 0.2 * rng.standard_normal(F.shape))
+    assert worlds.survey_of(Grid(x[:, None], few), rng, standardize=True).choice.kind == "global"
+
+
 @pytest.mark.parametrize(("apart", "kind"), [(0.1, "global"), (30.0, "centred")])
 def test_levels_that_are_far_apart_are_no_functions(rng, apart, kind):
     """With one scale for all, outputs have centres of their own where these differ by more than functions do."""

@@ -117,15 +117,6 @@ def test_a_model_without_terms_is_that_of_the_paper(rng):
     assert_close(model.elbo(batch, worlds.generator()).bound, plain)
 
 
-@pytest.mark.parametrize("name", ["own part", "shared shocks", "shared part"])
-def test_amplitudes_multiply_covariances(points, name):
-    term = some(name)
-    before = term.covariance(points, points)
-    term.rescale(2.5)
-    assert term.has_amplitude
-    assert_close(term.covariance(points, points), 2.5 * before)
-
-
 def test_loadings_begin_at_those_of_factors(points):
     """With latent vectors at the loadings of factors, outputs share what these do."""
     shocks, spread = SharedShocks(4, 2, 3), torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
@@ -138,3 +129,14 @@ def test_a_factor_that_does_nothing_is_no_trouble(points):
     shocks = SharedShocks(4, 2, 3)
     shocks.loading.follow_factors(torch.tensor([0.5, 0.0, 3.0], dtype=torch.float64))
     assert shocks.negative_log_prior(torch.arange(4)).isfinite().all()
+
+
+def test_a_step_of_a_deviation_costs_the_same_whatever_its_size():
+    """Steps of an optimiser would throw numbers that hardly deviate far out of their prior otherwise."""
+    shocks, outputs, h = SharedShocks(4, 2, 3), torch.arange(4), torch.zeros(4, 2, dtype=torch.float64)
+    shocks.loading.follow_factors(torch.tensor([0.5, 1e-9, 3.0], dtype=torch.float64))
+    before = shocks.loading(outputs, h).detach()
+    shocks.loading.deviation.data += 0.1
+    assert_close(shocks.negative_log_prior(outputs), torch.full((4,), 0.5 * 3 * 0.1**2, dtype=torch.float64))
+    moved = (shocks.loading(outputs, h) - before).detach() / torch.tensor([0.5, 1e-9, 3.0], dtype=torch.float64)
+    assert_close(moved, moved[:1, :1].expand(4, 3))
