@@ -28,7 +28,8 @@ _WORSE = 0.1
 def remark_on_values(estimator: "Estimator", table: Table) -> None:
     """Warn of labels and small counts that are fitted as Gaussian measurements, and of counts too large for a model."""
     y = table.sample(_SAMPLE, np.random.default_rng(0))[2]
-    if getattr(estimator, "likelihood", "gaussian") not in ("gaussian", "pooled-gaussian"):
+    likelihood = getattr(estimator, "likelihood", "gaussian")
+    if not isinstance(likelihood, str) or likelihood not in ("gaussian", "pooled-gaussian"):
         if y.mean() > getattr(estimator, "_largest_counts", np.inf):
             _warn(
                 f"Counts around {y.mean():.0e} differ from their means by less than {type(estimator).__name__} can "

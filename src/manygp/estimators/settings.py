@@ -97,7 +97,7 @@ def check_positive(name: str, value: Any, optional: bool = False, automatic: Ite
 
 def resolve_device(device: str | torch.device) -> torch.device:
     """The device to compute on; "auto" is the first GPU if there is one."""
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)

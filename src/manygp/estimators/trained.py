@@ -170,7 +170,7 @@ class TrainedEstimator(Estimator):
         check_positive("max_grad_norm", self.max_grad_norm, optional=True)
         frozen = self.freeze_likelihood
         is_number = isinstance(frozen, int | float) and not isinstance(frozen, bool) and frozen >= 0
-        if frozen != "auto" and not is_number:
+        if not is_number and not (isinstance(frozen, str) and frozen == "auto"):
             raise SettingError(
                 f"freeze_likelihood={frozen!r} is out of range: use a number of epochs of at least 0, or 'auto'."
             )

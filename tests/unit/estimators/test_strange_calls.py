@@ -44,6 +44,12 @@ def test_a_prior_without_any_width():
         manygp.TLVMOGP(latent_dim=1, num_inducing=5, epochs=1, latent_prior_variance=1e-300, **QUIET).fit(X, Y)
 
 
+@pytest.mark.parametrize("setting", ["likelihood", "device", "freeze_likelihood"])
+def test_an_array_is_no_choice(setting):
+    with pytest.raises(SettingError, match=rf"{setting}=array\(\[1., 2.\]\)"):
+        manygp.TLVMOGP(**QUIET | {setting: np.array([1.0, 2.0])}).fit(X, Y)
+
+
 def test_inputs_of_three_dimensions_in_a_file(tmp_path):
     np.savez(tmp_path / "cube.npz", X=np.zeros((2, 2, 2)), Y=np.zeros((2, 3)))
     with pytest.raises(DataError, match=r"shape \(2, 2, 2\); expected \(inputs, features\)"):
