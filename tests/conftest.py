@@ -6,12 +6,19 @@ from pathlib import Path
 # Before anything loads numpy, and for processes that tests start: problems are tiny, and workers share the machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
 from . import shapes
+
+# How long an example takes tells of what else the machine does, and not of what is tested.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # A module is checked only if it is first imported under the hook, and this file comes before every test module.
 ROOMS = (

@@ -38,7 +38,9 @@ DEFAULT_MODELS = (
 _AS_GOOD = 0.03
 # Where one round holds out few cells, others follow until there are so many, or so many rounds: what a lost stretch or
 # two tell of a method is a matter of chance.
-_ENOUGH_CELLS, _MOST_ROUNDS = 2_000, 5
+_ENOUGH_CELLS, _MOST_ROUNDS = 2_000, 4
+# Share of the observed cells that a round holds out: what is left should be much like the whole table.
+_SHARE = 0.1
 # The share of its time that a fit may plan with; the rest is for predictions.
 _FIT_SHARE = 0.9
 _SCORES = ("rmse", "nll", "crps", "coverage90", "seconds")
@@ -175,7 +177,7 @@ def _rounds(
         and time.perf_counter() + took < end
     ):
         started = time.perf_counter()
-        train, test = gap_split(table, rng)
+        train, test = gap_split(table, rng, _SHARE)
         found: dict[str, _Judged] = {}
         for position, name in enumerate(running):
             left = (end - time.perf_counter()) / (len(running) - position)

@@ -13,6 +13,9 @@ from manygp.data.grid import Grid
 from manygp.data.table import CHUNK_CELLS, BoolArray, IntArray, PlaceArray, Table
 from manygp.errors import DataError, SettingError
 
+# How often gaps are moved to hold enough cells out.
+_MOST_MOVES = 10
+
 
 def random_split(table: Table, fraction: float, rng: np.random.Generator) -> tuple[Table, Table]:
     """Hold out observed cells at random.
@@ -142,8 +145,9 @@ def pattern_split(table: Grid, rng: np.random.Generator, share: float = 0.2) -> 
 def gap_split(table: Table, rng: np.random.Generator, share: float = 0.2) -> tuple[Table, Table]:
     """Hold out observed cells in the pattern of all that is missing.
 
-    As `pattern_split`, and whole inputs where some have no value at all, in stretches as long as those. Cells at random
-    where nothing is missing, or where outputs do not share inputs.
+    Along one input, the gaps of all outputs are moved by the same distance, so that what is lost together is held out
+    together. Over several inputs this is `pattern_split`. Inputs that have no value at all are rehearsed by stretches
+    of whole inputs as long as those. Cells at random where nothing is missing, or where outputs do not share inputs.
 
     Parameters
     ----------
@@ -164,15 +168,43 @@ def gap_split(table: Table, rng: np.random.Generator, share: float = 0.2) -> tup
     held = np.zeros(observed.shape, dtype=np.bool_)
     if has_gaps or not empty.any():
         # Inputs without any value are no pattern of single outputs.
-        part = grid.take(np.flatnonzero(~empty))
-        test = pattern_split(part, rng, share)[1]
-        held[~empty] = test.observed(slice(None))
+        rows = np.flatnonzero(~empty)
+        if has_gaps and grid.num_features == 1 and len(rows) > 1:
+            rows = rows[np.argsort(grid.X[rows, 0], kind="stable")]
+            held[rows] = _moved_gaps(~observed[rows], share, rng)
+        else:
+            held[rows] = pattern_split(grid.take(rows), rng, share)[1].observed(slice(None))
     if empty.any():
         order = np.argsort(grid.X[:, 0], kind="stable") if grid.num_features == 1 else np.arange(grid.num_inputs)
         held[order[_rows_like(empty[order], share, rng)]] = True
     train, test = _split_grid(grid, np.flatnonzero(held & observed))
     train.exposure = test.exposure = grid.exposure
     return train, test
+
+
+def _moved_gaps(gaps: BoolArray, share: float, rng: np.random.Generator) -> BoolArray:
+    """Observed cells to hold out: gaps, moved along the inputs, as many as there are gaps or a share of all cells.
+
+    No output gives up more than half of its cells. Where gaps are very rare, cells at random make up the rest.
+    """
+    observed = ~gaps
+    wanted, most = int(min(share, gaps.mean()) * observed.sum()), observed.sum(0) // 2
+    held = np.zeros_like(gaps)
+    for _ in range(_MOST_MOVES):
+        moved = np.roll(gaps, int(rng.integers(1, len(gaps))), axis=0) & observed & ~held
+        moved &= held.sum(0) + np.cumsum(moved, axis=0) <= most
+        # Whole outputs until there is enough: what an output loses must stay in one piece.
+        outputs = rng.permutation(gaps.shape[1])
+        sizes = moved[:, outputs].sum(0)
+        chosen = outputs[np.cumsum(sizes) - sizes < wanted - held.sum()]
+        held[:, chosen] |= moved[:, chosen]
+        if held.sum() >= wanted:
+            break
+    target = max(1, round(share * observed.sum()))
+    if held.sum() <= target // 10:
+        free = np.flatnonzero(observed & ~held)
+        held.reshape(-1)[rng.choice(free, min(target, max(1, len(free) // 2)), replace=False)] = True
+    return held
 
 
 def _rows_like(empty: BoolArray, share: float, rng: np.random.Generator) -> BoolArray:

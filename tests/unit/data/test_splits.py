@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from manygp.data import Cells, Grid, block_split, output_split, pattern_split, random_split
+from manygp.data import Cells, Grid, block_split, gap_split, output_split, pattern_split, random_split
 from manygp.errors import DataError, SettingError
 
 from .tables import grids, observed_cells, tables
@@ -119,6 +119,38 @@ def test_a_table_with_lost_blocks_loses_further_blocks():
     assert test.mask[10:20].sum() == 50
     assert set(test.count_per_output()[20:].tolist()) <= {0, 10}
     assert (train.count_per_input() >= 3 * table.count_per_input() // 4).all()
+
+
+def test_gaps_are_moved_together():
+    Y = np.ones((60, 6))
+    Y[10:20, :3] = np.nan  # three outputs are lost together
+    Y[30:34, 3] = np.nan
+    train, test = gap_split(Grid(np.arange(60.0)[:, None], Y), np.random.default_rng(0), share=0.5)
+    held = test.mask
+    assert not held[:, 4:].any()
+    # As many cells as there are gaps, in places where they were observed, and the same for the three.
+    assert 0.5 * 34 <= held.sum() <= 2 * 34
+    assert not held[np.isnan(Y)].any()
+    apart = ~np.isnan(Y[:, 0])
+    assert held[apart, 0].any()
+    assert (held[apart, 0] == held[apart, 1]).all()
+    assert (train.mask == ~held).all()
+
+
+@given(table=grids(), seed=st.integers(0, 2**32 - 1))
+def test_a_gap_split_partitions(table, seed):
+    assume(table.num_observed > 1 and table.num_features == 1)
+    assume((table.count_per_input() > 0).all())
+    train, test = gap_split(table, np.random.default_rng(seed), share=0.3)
+    assert sorted(valued(train) + valued(test)) == valued(table)
+    assert 0 < test.num_observed < table.num_observed
+
+
+def test_very_rare_gaps_are_not_all_that_is_held_out():
+    Y = np.ones((100, 10))
+    Y[3, 3] = np.nan
+    _, test = gap_split(Grid(np.arange(100.0)[:, None], Y), np.random.default_rng(0), share=0.2)
+    assert 190 <= test.num_observed <= 210
 
 
 def test_a_few_outputs_lose_one_block_at_a_time():
