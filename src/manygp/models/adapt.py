@@ -22,7 +22,7 @@ _STEPS, _MORE_STEPS, _SMALL_STEP = 25, 8, 1e-2
 _DAMPING, _MAX_DAMPING = 1e-3, 1e6
 # Steps of Adam on what the likelihood has for each output, and their size.
 _LIKELIHOOD_STEPS, _LIKELIHOOD_RATE = 60, 0.05
-# Deviations of the log variances of their own functions that are tried.
+# Deviations of the log variances of their own functions that are tried, in units of their prior.
 _DEVIATIONS = (0.0, 1.5, 3.0)
 # How much outputs differ in such a parameter: at least, and where there is one output alone.
 _LEAST_SPREAD, _UNKNOWN_SPREAD = 1e-2, 1.0
@@ -100,7 +100,7 @@ def refine_latents(
 def adapt_own_parts(model: TransformedLatentModel, cells: NewCells) -> None:
     """Give what new outputs do by themselves the variance that makes half of their cells tell best about the other.
 
-    That is exp(a + bᵀh + δ) of an output, δ ~ N(0, τ²). Their cells are not among those observed yet.
+    That is exp(a + bᵀh + τ ε) of an output, ε ~ N(0, 1). Their cells are not among those observed yet.
     """
     own, known = model.terms.of(OwnPart), model.observed
     assert known is not None
@@ -109,8 +109,8 @@ def adapt_own_parts(model: TransformedLatentModel, cells: NewCells) -> None:
     order = np.lexsort((*cells.x.T.cpu().numpy(), column.cpu().numpy()))
     is_odd = torch.as_tensor(np.argsort(order) % 2 == 1, device=column.device)
     for values in (term.log_variance for term in own):
-        δ = torch.tensor(_DEVIATIONS, dtype=cells.y.dtype, device=column.device)
-        score = (-0.5 * δ.square() / values.spread).unsqueeze(-1).repeat(1, len(outputs))
+        ε = torch.tensor(_DEVIATIONS, dtype=cells.y.dtype, device=column.device)
+        score = (-0.5 * ε.square()).unsqueeze(-1).repeat(1, len(outputs))
         for asked in (is_odd, ~is_odd):
             if bool(asked.all()) or not bool(asked.any()):
                 continue
@@ -123,7 +123,7 @@ def adapt_own_parts(model: TransformedLatentModel, cells: NewCells) -> None:
                 total = variance[0] + noise
                 fit = -0.5 * (total.log() + (cells.y[asked] - mean[0]).square() / total)
                 score[i].index_add_(0, column[asked], fit)
-        values.deviation[outputs] = δ[score.argmax(0)].unsqueeze(-1)
+        values.deviation[outputs] = ε[score.argmax(0)].unsqueeze(-1)
     model.observed = known
 
 
