@@ -11,8 +11,8 @@ from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["OwnPart"]
 
-# Prior variance of the deviations of log variances from what latent vectors say.
-_SPREAD = 1.0
+# Standard deviation of log variances from what latent vectors say.
+_SHARE = 1.0
 
 
 class OwnPart(Term):
@@ -30,7 +30,7 @@ class OwnPart(Term):
 
     def __init__(self, num_outputs: int, latent_dim: int, num_features: int, half_integer: int = 3):
         super().__init__()
-        self.log_variance = RowValues(num_outputs, latent_dim, 1, _SPREAD)
+        self.log_variance = RowValues(num_outputs, latent_dim, 1, _SHARE)
         self.kernel = Matern(num_features, half_integer)
 
     def sizes(self) -> tuple[int, ...]:

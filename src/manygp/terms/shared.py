@@ -11,8 +11,9 @@ from manygp.terms.term import Points, RowValues, Term
 
 __all__ = ["SharedPart", "SharedShocks"]
 
-# Loadings to start from where no factors tell, in standard deviations of the noise.
-_START = 0.1
+# Loadings to start from where no factors tell, in standard deviations of the noise; and what outputs deviate by from
+# loadings that their latent vectors say, as a share of these.
+_START, _SHARE = 0.1, 0.05
 
 
 class _Mixture(Term):
@@ -20,7 +21,7 @@ class _Mixture(Term):
 
     def __init__(self, num_outputs: int, latent_dim: int, rank: int):
         super().__init__()
-        self.loading = RowValues(num_outputs, latent_dim, rank, spread=1.0)
+        self.loading = RowValues(num_outputs, latent_dim, rank, _SHARE)
 
     def sizes(self) -> tuple[int, ...]:
         return (self.loading.deviation.shape[1],)

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
-# Deviations of outputs from loadings that their latent vectors say, as a share of these.
-_DEVIATION = 0.05
 
 
 @dataclass(frozen=True)
@@ -144,52 +142,46 @@ def with_rows(rows: Float[Tensor, "p *k"], count: int, alone: bool) -> Float[Ten
 
 
 class RowValues(nn.Module):
-    """θ_p = a + B h_p + δ_p with δ_pi ~ N(0, τᵢ²): numbers of an output that follow from its latent vector.
+    """θ_p = s (a + B h_p + τ η_p) with η_p ~ N(0, I): numbers of an output that follow from its latent vector.
 
     Outputs with many cells have the numbers that these say, others, and those that were not in the fit, have what
-    their latent vectors say. Deviations are kept in units of τ, δ = τ ε: steps of the same size then mean the same for
-    all of them, where those of numbers that hardly deviate would otherwise be far beyond their prior.
+    their latent vectors say. Numbers that are tiny have tiny units s: a step of an optimiser is a share of them.
 
     Parameters
     ----------
     num_outputs, latent_dim, size
         Number of outputs, latent dimensions and numbers.
-    spread
-        Prior variances τ² of the deviations, to begin with.
-
-    Attributes
-    ----------
-    deviation
-        ε, shape (p, size), standard normal before the data.
+    share
+        τ, how much outputs deviate from what their latent vectors say.
     """
 
-    spread: Tensor
+    unit: Tensor
 
-    def __init__(self, num_outputs: int, latent_dim: int, size: int, spread: float):
+    def __init__(self, num_outputs: int, latent_dim: int, size: int, share: float):
         super().__init__()
-        self.register_buffer("spread", torch.full((size,), spread, dtype=torch.float64))
+        self.share = share
+        self.register_buffer("unit", torch.ones(size, dtype=torch.float64))
         self.center = nn.Parameter(torch.zeros(size, dtype=torch.float64))
         self.slope = nn.Parameter(torch.zeros(latent_dim, size, dtype=torch.float64))
         self.deviation = nn.Parameter(torch.zeros(num_outputs, size, dtype=torch.float64))
 
     def forward(self, outputs: Int[Tensor, "*g"], h: Float[Tensor, "*g h"]) -> Float[Tensor, "*g k"]:
         """The numbers of some outputs with latent vectors h."""
-        return self.center + h @ self.slope + self.spread.sqrt() * self._deviations(outputs)
+        return self.unit * (self.center + h @ self.slope + self.share * self._deviations(outputs))
 
     @torch.no_grad()
     def follow_factors(self, spread: Float[Tensor, " k"]) -> None:
         """Begin as loadings of factors: of what all outputs share first, then of each latent dimension.
 
-        With latent vectors at the loadings of factors, θ_p = (s₀, s₁ h_p1, s₂ h_p2, …), from which single outputs
-        deviate by a share of that.
+        With latent vectors at the loadings of factors, θ_p = (s₀, s₁ h_p1, s₂ h_p2, …).
         """
-        self.center.zero_()[0] = spread[0]
-        self.slope.zero_()[:, 1:] = torch.diag(spread[1:]).to(self.slope)[:, : len(self.center) - 1]
+        self.unit.copy_(spread[: len(self.unit)])
+        self.center.zero_()[0] = 1.0
+        self.slope.zero_()[:, 1:].fill_diagonal_(1.0)
         self.deviation.zero_()
-        self.spread.copy_((_DEVIATION * spread[: len(self.spread)]).square())
 
     def negative_log_prior(self, outputs: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
-        """−log N(ε_p | 0, I) without its constant."""
+        """−log N(η_p | 0, I) without its constant."""
         return 0.5 * self._deviations(outputs).square().sum(-1)
 
     def _deviations(self, outputs: Int[Tensor, "*g"]) -> Float[Tensor, "*g k"]:
