@@ -71,10 +71,15 @@ def test_containers_do_not_matter():
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_float32_predicts_nearly_the_same(name):
     X, Y = observations()
-    single, double = fresh(name).set_params(dtype="float32").fit(X, Y, output_names=NAMES), fitted(name)
+    # Adam's first steps are of one size, however small a gradient is, whose sign may be a matter of rounding.
+    slow = {"learning_rate": 1e-4} if hasattr(fresh(name), "learning_rate") else {}
+    single, double = (
+        fresh(name).set_params(dtype=dtype, **slow).fit(X, Y, output_names=NAMES)
+        for dtype in ("float32", "float64")
+    )
     ours, theirs = single.predict_dist(X_NEW), double.predict_dist(X_NEW)
     assert ours.mean.dtype == np.float64
-    # In units of the uncertainty: what is beyond it is noise of the optimisation, whatever the dtype.
+    # In units of the uncertainty
     np.testing.assert_allclose(ours.mean / theirs.std, theirs.mean / theirs.std, atol=0.05)
     np.testing.assert_allclose(ours.std, theirs.std, rtol=0.05)
     assert single.evaluate(X, Y)["nll"] == pytest.approx(double.evaluate(X, Y)["nll"], abs=0.02)
