@@ -74,8 +74,7 @@ def test_float32_predicts_nearly_the_same(name):
     # Adam's first steps are of one size, however small a gradient is, whose sign may be a matter of rounding.
     slow = {"learning_rate": 1e-4} if hasattr(fresh(name), "learning_rate") else {}
     single, double = (
-        fresh(name).set_params(dtype=dtype, **slow).fit(X, Y, output_names=NAMES)
-        for dtype in ("float32", "float64")
+        fresh(name).set_params(dtype=dtype, **slow).fit(X, Y, output_names=NAMES) for dtype in ("float32", "float64")
     )
     ours, theirs = single.predict_dist(X_NEW), double.predict_dist(X_NEW)
     assert ours.mean.dtype == np.float64

@@ -229,6 +229,8 @@ def _initialise_gp(model: TransformedLatentModel, survey: Survey, sizes: Sizes, 
         term.start(model.units[:d], noise)
     if sizes.has_neighbors and sizes.factors is not None:
         _start_terms(model, survey.roughness(sizes.factors))
+    if sizes.has_neighbors:
+        model.latents.take_small_steps()
     model.latents.set_to_prior(torch.as_tensor(np.flatnonzero(table.count_per_output() == 0)))
     m = len(model.gp.Z)
     rng, candidates = survey.rng("inducing points"), max(1000, _CANDIDATES_PER_POINT * m)

@@ -61,3 +61,7 @@ class LatentVariableModel(nn.Module):
         yield from self.latents.parameters()
         yield from self.likelihood.row_parameters()
         yield from self.terms.row_parameters()
+
+    def row_units(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Parameters among these whose steps are shares of units, and the units."""
+        yield self.latents.mean, self.latents.unit

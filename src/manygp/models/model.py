@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manygp.likelihoods import Likelihood
 from manygp.terms import Terms
@@ -49,3 +49,7 @@ class Model(nn.Module):
         for part in self.children():
             if isinstance(part, Terms):
                 yield from part.row_parameters()
+
+    def row_units(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Parameters among these whose steps are shares of units, and the units."""
+        yield from ()

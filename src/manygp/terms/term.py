@@ -12,7 +12,6 @@ from torch import Tensor, nn
 __all__ = ["Points", "RowValues", "Term", "with_rows"]
 
 
-
 @dataclass(frozen=True)
 class Points:
     """Cells with the latent vectors of their outputs, in groups or one by one.

@@ -26,6 +26,9 @@ class Trainable(Protocol):
     def row_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters with one row per output."""
 
+    def row_units(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Parameters among these whose steps are shares of units, and the units."""
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters."""
 
@@ -120,7 +123,26 @@ def make_optimizers(model: Trainable, settings: TrainingSettings) -> list[torch.
         return [torch.optim.Adam(rest + rows)]
     # A model may have nothing but rows, or none; torch refuses an optimiser of nothing.
     shared: list[torch.optim.Optimizer] = [torch.optim.Adam(rest, fused=True)] if rest else []
-    return [*shared, torch.optim.SparseAdam(rows)] if rows else shared
+    return [*shared, RowAdam(rows, dict(model.row_units()))] if rows else shared
+
+
+class RowAdam(torch.optim.SparseAdam):
+    """Adam for the rows that a batch has touched, some of whose steps are shares of units."""
+
+    def __init__(self, rows: list[nn.Parameter], units: dict[nn.Parameter, Tensor]):
+        super().__init__(rows)
+        self._units = {row: unit for row, unit in units.items() if bool((unit != 1.0).any())}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Take a step, and leave that share of it."""
+        touched = {row: row.grad.coalesce().indices()[0] for row in self._units if row.grad is not None}
+        before = {row: row.index_select(0, which) for row, which in touched.items()}
+        result = super().step(closure)
+        for row, which in touched.items():
+            made = row.index_select(0, which) - before[row]
+            row.index_copy_(0, which, before[row] + self._units[row] * made)
+        return result
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from manygp.linalg import gaussian_kl, safe_cholesky
 
 LATENT_POSTERIORS = ("full", "diagonal", "point")
 _SAMPLE_BLOCK = 1024
+# Standard deviations of a latent vector that are as long as a step at a learning rate of 1.
+_OPEN = 10.0
 
 
 class Latents(nn.Module):
@@ -39,12 +41,18 @@ class Latents(nn.Module):
         change; otherwise the entries of L_p are free.
     shared_draws
         Whether all cells of an output in a batch share one draw of its latent vector, as published.
+
+    Attributes
+    ----------
+    unit
+        What a step of an optimiser on means is a share of, in every direction, shape (h,).
     """
 
     prior_mean: Tensor | None
     local_variance: Tensor | None
     prior_center: Tensor
     prior_scale: Tensor
+    unit: Tensor
     _rows: Tensor
     _cols: Tensor
     _diagonal: Tensor
@@ -73,6 +81,7 @@ class Latents(nn.Module):
         # Where the prior means came from: in the user's units they are prior_mean · prior_scale + prior_center.
         self.register_buffer("prior_center", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("prior_scale", torch.ones(dim, dtype=torch.float64))
+        self.register_buffer("unit", torch.ones(dim, dtype=torch.float64))
         start = torch.zeros(num_outputs, dim, dtype=torch.float64) if prior_mean is None else prior_mean.double()
         self.mean = nn.Parameter(start.clone())
         # The Cholesky factor row by row; its diagonal alone for a diagonal posterior.
@@ -104,6 +113,12 @@ class Latents(nn.Module):
             own = L[:, self._rows, self._rows]
             rows = torch.where(self._rows == self._cols, own.log(), rows / own)
         self.scale[outputs] = rows
+
+    @torch.no_grad()
+    def take_small_steps(self) -> None:
+        """Let steps on means be small beside what is open about them, in every direction, for the usual output."""
+        sd = self.factor(torch.arange(self.num_outputs, device=self.mean.device)).square().sum(-1).sqrt()
+        self.unit.copy_((_OPEN * sd.median(0).values).clamp(max=1.0))
 
     @torch.no_grad()
     def set_prior_mean(

@@ -80,7 +80,9 @@ def test_everything_learns(rng, preset):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     fit(table, model, settings)
     still = {name for name, value in model.state_dict().items() if torch.equal(value, before[name])}
-    assert still <= {"units", "reach"} | {name for name in before if "constraint" in name or "prior" in name}
+    assert still <= {"units", "reach", "latents.unit"} | {
+        name for name in before if "constraint" in name or "prior" in name
+    }
 
 
 def test_the_model_is_left_ready_for_predictions(rng):
@@ -194,6 +196,8 @@ class Diverging(torch.nn.Module):
 
     def row_parameters(self):
         return iter(())
+
+    row_units = row_parameters
 
 
 def test_a_bound_that_is_no_number_is_reported(rng):
