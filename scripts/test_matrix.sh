@@ -1,7 +1,7 @@
 #!/bin/sh
 # The tests of the core with several versions of Python, and with the oldest versions of dependencies that are allowed.
-# uv finds interpreters here or fetches them. PYTHONS= and TESTS= choose others; UV_FIND_LINKS and UV_EXTRA_INDEX_URL lead
-# to builds of torch without GPU libraries. Says at the end what ran and what could not.
+# uv finds interpreters here, those of pyenv too, or fetches them. PYTHONS= and TESTS= choose others; UV_FIND_LINKS and
+# UV_EXTRA_INDEX_URL lead to builds of torch without GPU libraries. Says at the end what ran and what could not.
 set -u
 cd "$(dirname "$0")/.."
 PYTHONS="${PYTHONS-3.11 3.12 3.13}"
@@ -16,6 +16,10 @@ failed=0
 run() {
     name="$1" python="$2"
     shift 2
+    # On the path pyenv has shims, which refuse versions that are not chosen.
+    for known in "${PYENV_ROOT:-$HOME/.pyenv}/versions/$python".*/bin/python; do
+        [ -x "$known" ] && python="$known"
+    done
     log="$FOLDER/$name.log"
     if ! uv venv --quiet --clear --python "$python" "$FOLDER/$name" >"$log" 2>&1; then
         summary="$summary$name: there is no such interpreter, and none could be fetched\n"
