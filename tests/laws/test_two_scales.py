@@ -1,6 +1,7 @@
 """Inducing points and neighbours together are one dense model: exact, FITC and plain Vecchia are its limits."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -310,6 +311,28 @@ def test_gradients_of_the_whole_bound(rng, table):
                 parameter.sub_(sign * step * direction)
             numeric = (values[0] - values[1]) / (2.0 * step)
         assert math.isclose(float((gradient * direction).sum()), float(numeric), rel_tol=1e-4, abs_tol=1e-5)
+
+
+def test_control_variates_steady_gradients_and_change_nothing_on_average(rng, table):
+    """Where q(h) is narrow, so that f is linear in h, and inducing points explain the data."""
+    model = worlds.random_model(rng, features=table.num_features, num_outputs=4, latent_posterior="full")
+    model.latents.set_variance(1e-4)
+    batch = CellBatch.from_arrays(next(group_plan(model, table).epoch(rng)), torch.float64, worlds.CPU)
+    with torch.no_grad():
+        h = model.latents.means(batch.outputs)[batch.column]
+        v, known = 10.0 * worlds.normal(rng, len(model.gp.Z)), 1e4 * torch.eye(len(model.gp.Z), dtype=torch.float64)
+        model.gp.posterior.step(known @ v, known, 1.0)
+        batch = replace(batch, y=model.explained(model.embed(batch.x, h)) @ v)
+    q, rows, found = model.gp.posterior.moments(), [model.latents.mean, model.latents.scale], []
+    for seed in range(300):
+        evidence, h = model._evidence(batch, torch.Generator().manual_seed(seed))
+        control = model._steadied(batch, evidence, h, q)
+        assert control == 0.0
+        parts = [torch.autograd.grad(term, rows, retain_graph=True) for term in (evidence.expected_log_lik(q), control)]
+        found.append(torch.stack([torch.cat([part.to_dense().flatten() for part in each]) for each in parts]))
+    plain, control = torch.stack(found, 1)
+    assert (control.mean(0).abs() < 4.0 * control.std(0) / len(found) ** 0.5 + 1e-9).all()
+    assert (plain + control).var(0).sum() < 0.1 * plain.var(0).sum()
 
 
 # -- what is near, and what is taken for lost ----------------------------------------------------------------------

@@ -137,7 +137,7 @@ class TransformedLatentModel(LatentVariableModel):
     def elbo(self, batch: CellBatch, generator: torch.Generator) -> ElboTerms:
         """An unbiased estimate of the bound from a batch."""
         q = self.gp.posterior.moments()
-        return self._terms(batch, self._evidence(batch, generator).expected_log_lik(q), q)
+        return self._terms(batch, self._evidence(batch, generator)[0].expected_log_lik(q), q)
 
     def natural_elbo(self, batch: CellBatch, generator: torch.Generator, rate: float) -> ElboTerms:
         """Take a natural step on q(u), and estimate the bound from the same batch and draws.
@@ -145,21 +145,53 @@ class TransformedLatentModel(LatentVariableModel):
         It is the bound at the new q(u) for Gaussian noise, and at the old one for likelihoods that are evaluated cell
         by cell, where the step has done the work for it.
         """
-        evidence = self._evidence(batch, generator)
-        return self._terms(batch, *self.gp.natural_step(evidence, batch.cell_weight, rate, batch.exchange))
+        evidence, h = self._evidence(batch, generator)
+        data, q = self.gp.natural_step(evidence, batch.cell_weight, rate, batch.exchange)
+        return self._terms(batch, data + self._steadied(batch, evidence, h, q), q)
 
-    def _evidence(self, batch: CellBatch, generator: torch.Generator) -> Evidence:
+    def _evidence(self, batch: CellBatch, generator: torch.Generator) -> tuple[Evidence, Float[Tensor, "b h"]]:
+        """The evidence of a batch at draws of latent vectors, and these."""
         if batch.groups is not None:
             # Neighbours would not be alike at draws of their own.
             h = self.latents.rsample(batch.outputs, batch.column, generator, shared=True, key=batch.key)
-            return self.group_evidence(batch, h)
+            return self.group_evidence(batch, h), h
         h = self.latents.rsample(batch.outputs, batch.column, generator, key=batch.key)
         outputs = batch.outputs.index_select(0, batch.column)
         beside = self.terms.mean(Points(batch.x, outputs, batch.row, h))
         extra = batch.exposure
         if self.cell_noise is not None:
             extra = self.cell_noise.beside(self.output_noise(outputs), batch.row, batch.noise)
-        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, extra, beside)
+        return self.gp.evidence(self.embed(batch.x, h), batch.y, outputs, self.likelihood, extra, beside), h
+
+    def _steadied(
+        self, batch: CellBatch, evidence: Evidence, h: Float[Tensor, "b h"], q: PosteriorMoments
+    ) -> Float[Tensor, ""]:
+        """A control variate for draws that all cells of an output share: zero, with a gradient that is zero on average.
+
+        With f linear in h around the mean m, as predictions take it, z = z₀ − J (h − m), and what draws estimate is
+        known:
+
+            E |z|² = |z₀|² + Σ_p |J_p L_p|²,   J_p = L⁻¹ ∂(A m) / ∂h_p
+        """
+        if not isinstance(evidence, VecchiaEvidence) or self.latents.posterior == "point" or not h.requires_grad:
+            return h.new_zeros(())
+        outputs, x = batch.outputs.index_select(0, batch.column), batch.x.double()
+        m = self.latents.means(batch.outputs).index_select(0, batch.column)
+        at = m.detach().requires_grad_()
+        with torch.no_grad():
+            α = self.gp.whitening().T @ q.mean
+        # A m = K L⁻ᵀ m
+        explained = cross_covariance(self.gp.kernel, self.embed(x, at), self.gp.Z.detach()) @ α
+        slope = (
+            torch.autograd.grad(explained.sum(), at)[0] + self.terms.slope(Points(x, outputs, batch.row, m)).detach()
+        )
+        L = self.latents.factor(batch.outputs).flatten(1).index_select(0, batch.column).unflatten(1, (m.shape[1], -1))
+        moved, drawn = (evidence.whitened((slope * (where - m.detach())).sum(-1)) for where in (m, h))
+        with torch.no_grad():
+            z0 = evidence.misfit(q) + drawn
+        known = (z0 - moved).square().sum() + evidence.spread((slope.unsqueeze(-2) @ L).squeeze(-2), outputs)
+        control = 0.5 * ((z0 - drawn).square().sum() - known)
+        return control - control.detach()
 
     def group_evidence(self, batch: CellBatch, h: Float[Tensor, "b h"]) -> VecchiaEvidence:
         """Groups of cells at latent vectors h given their conditioning sets, see `VecchiaEvidence`."""

@@ -257,7 +257,7 @@ def _step_to(model: TransformedLatentModel, since: Since, prior: Natural, seed: 
         row=torch.zeros(_DRAWS * len(since), dtype=torch.int64, device=present.device),
         exposure=exposure,
     )
-    evidence, posterior = model._evidence(batch, generator), _natural_posterior(model)
+    (evidence, _), posterior = model._evidence(batch, generator), _natural_posterior(model)
     for _ in range(_STEPS):
         evidence.natural_step(posterior, 1.0 / _DRAWS, 1.0, prior)
     _put(model, (posterior.theta, posterior.precision))

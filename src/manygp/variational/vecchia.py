@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from manygp.linalg import gram, projected, safe_cholesky, symmetrize, triangular_inverse, unwhitened, with_gradients
@@ -94,6 +94,27 @@ class VecchiaEvidence(Evidence):
         precision = weight * gram(self.own_rows)
         precision.diagonal().add_(1.0)
         return weight * (self.own_rows.T @ self.own_values), precision
+
+    def misfit(self, q: PosteriorMoments) -> Float[Tensor, "g c"]:
+        """What q(v) leaves of the groups' own values, whitened."""
+        return (self.values - self.rows @ q.mean)[:, self.groups.num_given :]
+
+    def whitened(self, values: Float[Tensor, " b"]) -> Float[Tensor, "g c"]:
+        """Values of the cells of a batch as y of the groups' own cells is, L⁻¹ y."""
+        own_Linv = self.Linv[:, self.groups.num_given :]
+        return (own_Linv @ self._picked(values.unsqueeze(-1))).squeeze(-1)
+
+    def spread(self, rows: Float[Tensor, "b r"], outputs: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        """tr L⁻¹ D L⁻ᵀ of the groups' own cells, D the products of rows of a batch between cells of one output."""
+        output, own_Linv = outputs[self.groups.index], self.Linv[:, self.groups.num_given :]
+        by_D = (own_Linv.mT @ own_Linv) * (output.unsqueeze(-1) == output.unsqueeze(-2))
+        picked = self._picked(rows)
+        return (picked * (by_D @ picked)).sum()
+
+    def _picked(self, rows: Float[Tensor, "b r"]) -> Float[Tensor, "g c r"]:
+        """Rows of the cells of a batch by group, zero where there is none."""
+        at, seen = self.groups.index, self.groups.seen
+        return rows.index_select(0, at.flatten()).unflatten(0, at.shape) * seen.unsqueeze(-1)
 
     def expected_log_lik(self, q: PosteriorMoments) -> Float[Tensor, ""]:
         """Σᵢ E log N(ỹᵢ | ãᵢᵀ v, 1) − ½ log|S| of the groups' own cells, with its gradients in closed form."""

@@ -34,9 +34,19 @@ def fits(months):
     }
 
 
+def assert_right_in_all_seasons(model, months):
+    """90% intervals hold in winter and in summer."""
+    t, gaps, Y, _, std = months
+    missing = np.isnan(gaps)
+    lower, upper = model.predict_dist(t).interval(0.9)
+    inside = (lower < Y) & (upper > Y) & missing
+    for season in (std > np.median(std), std <= np.median(std)):
+        assert 0.8 < inside[season[:, 0]].sum() / missing[season[:, 0]].sum() < 0.98
+
+
 def test_noise_that_differs_is_seen(months, fits):
     """Held-out cells are likelier, the function nearer, and intervals right in winter and in summer."""
-    t, gaps, Y, F, std = months
+    t, gaps, Y, F, _ = months
     missing = np.isnan(gaps)
     scores = {name: model.evaluate(t, np.where(missing, Y, np.nan)) for name, model in fits.items()}
     for name, gain in (("per-input", 0.05), ("known", 0.1)):
@@ -44,10 +54,7 @@ def test_noise_that_differs_is_seen(months, fits):
         assert 0.84 < scores[name]["coverage90"] < 0.96
         error, plain = (np.square(fits[which].predict(t) - F)[missing].mean() for which in (name, "constant"))
         assert error < 0.8 * plain
-        lower, upper = fits[name].predict_dist(t).interval(0.9)
-        inside = (lower < Y) & (upper > Y) & missing
-        for season in (std > np.median(std), std <= np.median(std)):
-            assert 0.8 < inside[season[:, 0]].sum() / missing[season[:, 0]].sum() < 0.98
+        assert_right_in_all_seasons(fits[name], months)
 
 
 def test_predictions_elsewhere_have_typical_noise(months, fits):
@@ -93,7 +100,9 @@ def test_neighbours_know_it_too(months, tmp_path):
     model = TLVMOGP(**SETTINGS, num_neighbors=12, epochs=40)
     plain, known = (copy.copy(model).fit(t, gaps, y_std=given) for given in (None, std))
     held = np.where(np.isnan(gaps), Y, np.nan)
-    assert known.evaluate(t, held)["nll"] < plain.evaluate(t, held)["nll"] - 0.1
+    # Shocks explain some of the winters.
+    assert known.evaluate(t, held)["nll"] < plain.evaluate(t, held)["nll"] - 0.05
+    assert_right_in_all_seasons(known, months)
     dist = known.predict_dist(t[:2])
     assert dist.covariance([3]).item() == pytest.approx(dist.variance[0, 3], rel=1e-3)
     known.save(tmp_path / "model")
