@@ -46,6 +46,10 @@ should go.
 """
 
 
+# Numbers of a tuple that the page shows.
+_SHOWN = 9
+
+
 @dataclass(frozen=True)
 class Constant:
     """A module-level number, or a tuple of them, with what its comment says."""
@@ -64,6 +68,13 @@ class Constant:
     def is_number(self) -> bool:
         """Whether it can be halved and doubled."""
         return isinstance(self.value, int | float) and not isinstance(self.value, bool)
+
+    @property
+    def shown(self) -> str:
+        """The value, of which a long tuple shows its first numbers and its last."""
+        if not isinstance(self.value, tuple) or len(self.value) <= _SHOWN:
+            return str(self.value)
+        return f"({', '.join(f'{each:.4g}' for each in self.value[: _SHOWN - 1])}, ..., {self.value[-1]:.4g})"
 
     def times(self, factor: float) -> Any:
         """A multiple, of the same kind."""
@@ -231,7 +242,7 @@ def page() -> str:
             heading = "| constant | value | steers | halved | doubled | fits |"
             text += ["", f"## {module}", "", heading, "|---|---|---|---|---|---|"]
         meaning = constant.meaning.replace("|", "\\|")
-        cells = [f"`{constant.name}`", f"`{constant.value}`", meaning, *measured(constant)]
+        cells = [f"`{constant.name}`", f"`{constant.shown}`", meaning, *measured(constant)]
         text.append("| " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
 

@@ -14,7 +14,7 @@ def test_every_steering_constant_is_on_the_page():
         re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     )
     found = list(constants())
-    missing = [c.key for c in found if f"| `{c.name}` | `{c.value}` |" not in sections.get(c.module, "")]
+    missing = [c.key for c in found if f"| `{c.name}` | `{c.shown}` |" not in sections.get(c.module, "")]
     assert missing == []
     assert [c.key for c in found if not c.meaning] == [], "a comment above a constant says what it steers"
     assert len(found) > 100
