@@ -45,7 +45,7 @@ class Combination:
     index: Int[Tensor, "b k"]
     weight: Float[Tensor, "b k"]
     num_points: int
-    lots: Sequence[Int[Tensor, " l"]] | None = None
+    lots: Sequence[Int[Tensor, " _"]] | None = None
 
     @cached_property
     def matrix(self) -> Tensor:

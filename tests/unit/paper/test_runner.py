@@ -79,7 +79,8 @@ register_table(PaperTable("waves", "Waves", ("test_mse",), (
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+# A process that is lent tests of other files comes back to this one, and registers once all the same.
+@pytest.fixture(scope="session", autouse=True)
 def outside() -> None:
     exec(OUTSIDE, {"__name__": "outside"})
 
