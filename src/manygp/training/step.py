@@ -136,7 +136,12 @@ class RowAdam(torch.optim.SparseAdam):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Take a step, and leave that share of it."""
-        touched = {row: row.grad.coalesce().indices()[0] for row in self._units if row.grad is not None}
+        touched = dict[nn.Parameter, Tensor]()
+        for row in self._units:
+            if row.grad is not None:
+                # Once for all: a device is waited for here.
+                row.grad = row.grad.coalesce()
+                touched[row] = row.grad.indices()[0]
         before = {row: row.index_select(0, which) for row, which in touched.items()}
         result = super().step(closure)
         for row, which in touched.items():
