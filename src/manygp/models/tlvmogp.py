@@ -166,7 +166,9 @@ class TransformedLatentModel(LatentVariableModel):
     def _steadied(
         self, batch: CellBatch, evidence: Evidence, h: Float[Tensor, "b h"], q: PosteriorMoments
     ) -> Float[Tensor, ""]:
-        """A control variate for draws that all cells of an output share: zero, with a gradient that is zero on average.
+        """A control variate for draws that all cells of an output share: zero, with a gradient that steadies theirs.
+
+        That gradient is zero on average where q(h) is narrow, and not quite where it is wide, since S follows draws.
 
         With f linear in h around the mean m, as predictions take it, z = z₀ − J (h − m), and what draws estimate is
         known:
